@@ -182,8 +182,8 @@ type Output struct {
 
 	// Owner hears what became of the output.
 	Owner Owner
-	// Seq is the owner's own name for the output.
-	Seq int64
+	// Tag is the owner's own mark on the output; nobody else reads it.
+	Tag any
 }
 
 // Owner is told the fate of the outputs it has sent.
