@@ -1,0 +1,95 @@
+# `make` alone lists the targets. What a target needs and the machine lacks
+# (Java, Maven, kcat, …) is installed by test/install from Debian's packages;
+# what is downloaded is kept in $(JOINER_CACHE).
+
+SHELL        := /bin/bash
+.SHELLFLAGS  := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS    += --no-print-directory
+
+export JOINER_CACHE ?= $(HOME)/.cache/joiner
+
+VERSION ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null || echo 0.1.0-dev)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+
+# golangci-lint is built from its source, once: about three minutes on two busy
+# cores, which the fifty minutes of a cold CI run bear; its own proxy-built
+# version is exact, where a package of the distribution would be any.
+GOLANGCI_VERSION := v2.15.0
+GOLANGCI := $(JOINER_CACHE)/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
+
+SCRIPTS := .ci/run test/install test/timed $(wildcard test/image/*) \
+	$(filter-out %.xml,$(wildcard test/kafka/*))
+
+# Tests on a real cluster are those named TestKafka…; only their packages run.
+KAFKA_PACKAGES = $(shell grep -rl --include='*_test.go' '^func TestKafka' cmd internal test bench 2>/dev/null | xargs -r -n 1 dirname | sort -u | sed 's|^|./|')
+
+TIMED := @test/timed $@
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Join 30 notifications under each assignment strategy, without Kafka
+	$(TIMED) go run ./cmd/joiner demo
+
+.PHONY: test
+test: ## Everything: lint, unit, command-line and embedded tests, real Kafka
+	$(TIMED) $(MAKE) test-tools lint test-unit test-kafka
+
+.PHONY: test-tools
+test-tools:
+	$(TIMED) test/install java maven kcat promtool shellcheck
+
+.PHONY: test-unit
+test-unit: ## Unit, property, script and embedded-broker tests, race detector on
+	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" go test -race -short -timeout 20m ./...
+
+.PHONY: test-kafka
+test-kafka: ## End-to-end tests on three Apache Kafka brokers started for them
+	@test/install java maven kcat promtool
+	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" test/kafka/with \
+		go test -race -count=1 -p 1 -v -timeout 40m -run '^TestKafka' $(KAFKA_PACKAGES)
+
+.PHONY: bench
+bench: build ## Go benchmarks, then the joiner beside a bare consumer loop on a real broker
+	@test/install java maven
+	$(TIMED) go test -run '^$$' -bench . -benchmem -timeout 30m ./...
+	@test/timed $@-end-to-end go run ./bench -joiner bin/joiner $(BENCH_FLAGS)
+
+.PHONY: lint
+lint: tidy-check $(GOLANGCI) ## Static checks of Go and of the scripts
+	@test/install shellcheck
+	$(TIMED) $(GOLANGCI) run ./...
+	@test/timed $@-scripts shellcheck --external-sources --source-path=$(CURDIR) $(SCRIPTS)
+
+.PHONY: tidy-check
+tidy-check: ## Whether go.mod and go.sum are what `go mod tidy` would write
+	$(TIMED) go mod tidy -diff
+
+.PHONY: fmt
+fmt: $(GOLANGCI) ## Format the Go code
+	$(TIMED) $(GOLANGCI) fmt ./...
+
+.PHONY: build
+build: ## Build bin/joiner, static
+	$(TIMED) env CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/joiner ./cmd/joiner
+
+IMAGE ?= joiner:$(VERSION)
+
+.PHONY: image
+image: ## Build the container image with docker or buildah
+	$(TIMED) test/image/build $(IMAGE) \
+		--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) $(IMAGE_FLAGS)
+
+.PHONY: test-image
+test-image: ## Build the image on a local stand-in for its base, and look into it
+	@test/install buildah
+	$(TIMED) test/image/check
+
+$(GOLANGCI):
+	@mkdir -p $(@D)
+	@test/timed golangci-lint-install env GOBIN=$(@D) GOFLAGS= \
+		go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
