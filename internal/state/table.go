@@ -294,6 +294,10 @@ func (t *Table) Price(symbol []byte, at record.Millis) (p View, found, asOf bool
 	return View{Text: v.text, EventTime: v.time, Offset: v.offset}, true, asOf
 }
 
+// Holds reports whether the table has ever seen the symbol, be its newest
+// version a price or a tombstone. It is for the writer, as Price is.
+func (t *Table) Holds(symbol []byte) bool { return t.entries[string(symbol)] != nil }
+
 // Ask is Price for any goroutine: it takes the read lock, and what it returns
 // is the caller's. The writer must not call it while it holds Lock.
 func (t *Table) Ask(symbol []byte, at record.Millis) Answer {

@@ -25,6 +25,14 @@ func TestExtremeTimes(t *testing.T) {
 		table.Apply(tick("A", strconv.Itoa(i), at), int64(i))
 		table.Unlock()
 	}
+	early := New(0, time.Hour)
+	early.Lock()
+	early.Apply(tick("A", "0", math.MinInt64), 0)
+	early.Apply(tick("A", "1", math.MinInt64+5), 1)
+	early.Unlock()
+	if p, _, asOf := early.Lookup([]byte("A"), math.MinInt64+4); p.Text != "0" || !asOf {
+		t.Errorf("%q as of %v: the first version lies within the span", p.Text, asOf)
+	}
 	for at, want := range map[record.Millis]string{math.MaxInt64: "2", math.MaxInt64 - 1: "3", 0: "3"} {
 		if p, found, _ := table.Lookup([]byte("A"), at); !found || p.Text != want {
 			t.Errorf("at %d: %q %v, want %q", at, p.Text, found, want)
