@@ -1,0 +1,66 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// gate is a key that exists before the feature it belongs to.
+type gate struct{ key, feature string }
+
+// later lists the keys that this version accepts at their default only. A
+// release that brings a feature deletes its lines, and nothing else.
+//
+// A key that would merely have no effect is in it too: somebody who sets it
+// expects something.
+func later() []gate {
+	return []gate{
+		{"kafka.tls.enabled", "encrypted connections to brokers"},
+		{"kafka.sasl.mechanism", "authentication to brokers"},
+		{"group.instance_id", "static membership"},
+		{"group.leave", "static membership"},
+		{"group.stall_timeout", "the stall watch"},
+		{"join.on_unavailable", "look-ups between pods"},
+		{"join.remote_timeout", "look-ups between pods"},
+		{"join.remote_patience", "look-ups between pods"},
+		{"delivery.guarantee", "exactly-once delivery"},
+		{"delivery.transactional_id_prefix", "exactly-once delivery"},
+		{"state.dir", "checkpoints"},
+		{"state.checkpoint_interval", "checkpoints"},
+		{"peer.tls.enabled", "look-ups between pods"},
+		{"peer.token", "look-ups between pods"},
+		{"peer.token_file", "look-ups between pods"},
+		{"peer.allowed_names", "look-ups between pods"},
+	}
+}
+
+// gated reports keys of later features that are not at their default. A key
+// that is in wrong already has a fault of its own value, which comes first.
+func gated(c *Config, wrong Faults) Faults {
+	known := map[string]bool{}
+	for _, key := range wrong.Keys() {
+		known[key] = true
+	}
+	defaults := Default()
+	now, before := newSchema(c), newSchema(&defaults)
+	var faults Faults
+	for _, g := range later() {
+		f, d := now.byKey[g.key], before.byKey[g.key]
+		if known[g.key] || sameValue(f, d) {
+			continue
+		}
+		faults = append(faults, Fault{
+			Key:     g.key,
+			Problem: fmt.Sprintf("%s needs %s, which this version does not have yet", inline(f), g.feature),
+			Cure:    "leave it at " + inline(d),
+		})
+	}
+	return faults
+}
+
+func sameValue(a, b field) bool {
+	if a.value.Kind() == reflect.Slice && a.value.Len() == 0 {
+		return b.value.Len() == 0 // nil and empty are the same list
+	}
+	return reflect.DeepEqual(a.value.Interface(), b.value.Interface())
+}
