@@ -1,0 +1,262 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+	"go.uber.org/zap"
+
+	"joiner/internal/record"
+)
+
+// Reader reads partitions without a claim, from their leaders, on the Log
+// client. It may be used from many goroutines at once; partitions of one leader
+// share a connection and take turns.
+type Reader struct {
+	client    sarama.Client
+	committed bool
+	faults    *sampler
+}
+
+// AboveEnd reports that records were asked for above the end of a partition:
+// it was truncated, or made anew. Time does not heal that.
+type AboveEnd struct {
+	Topic     string
+	Partition int32
+	Offset    int64 // asked for
+	End       int64
+}
+
+func (e *AboveEnd) Error() string {
+	return fmt.Sprintf("%s/%d: offset %d is above the end, %d", e.Topic, e.Partition, e.Offset, e.End)
+}
+
+const (
+	readBytes    = 1 << 20  // a fetch of Read
+	skimBytes    = 16 << 10 // the first fetch of Skim, which wants one record
+	maxReadBytes = 1 << 30  // no broker takes a larger batch
+	// idlePoll is how long to wait at the end for more. The wait is here and
+	// not at the broker, where it would hold the connection.
+	idlePoll = 25 * time.Millisecond
+)
+
+// Bounds returns the partition's start and its end for the clients' isolation
+// level. Faults that time heals are tried again until ctx ends.
+func (r *Reader) Bounds(ctx context.Context, topic string, id int32) (start, end int64, err error) {
+	p := partition{topic, id}
+	var bounds [2]int64
+	err = r.again(ctx, "log bounds", p, func(ctx context.Context) error {
+		bounds, err = atLeader(ctx, r, p, func(b *sarama.Broker, _ int32) (bounds [2]int64, err error) {
+			// Two requests: one may name a partition only once.
+			for i, at := range []int64{sarama.OffsetOldest, sarama.OffsetNewest} {
+				if bounds[i], err = r.offset(b, p, at); err != nil {
+					return bounds, err
+				}
+			}
+			return bounds, nil
+		})
+		return err
+	})
+	return bounds[0], bounds[1], err
+}
+
+func (r *Reader) offset(b *sarama.Broker, p partition, at int64) (int64, error) {
+	req := sarama.NewOffsetRequest(r.client.Config().Version)
+	req.IsolationLevel = isolation(r.committed)
+	req.AddBlock(p.topic, p.id, at, 1)
+	resp, err := b.GetAvailableOffsets(req)
+	if err != nil {
+		return 0, err
+	}
+	return endOf(resp, p)
+}
+
+// Read calls each with the visible records from from up to but not including
+// to, in order, in batches, and returns once every offset below to is known to
+// be read or invisible. The slice is each's only until it returns, while keys,
+// values and headers alias the fetch response. progress, which may be nil, is
+// called with the position after every fetch that moved it.
+//
+// Offsets that retention has deleted are passed over. Faults that time heals
+// are tried again until ctx ends, and an open transaction below to is waited
+// for. Its errors are each's own, ctx's, a missing right, and *AboveEnd.
+func (r *Reader) Read(
+	ctx context.Context, topic string, id int32, from, to int64,
+	each func([]record.Record) error, progress func(position int64),
+) error {
+	var buf []record.Record
+	s := scan{Reader: r, partition: partition{topic, id}, position: from, bytes: readBytes, least: readBytes}
+	for s.position < to {
+		before := s.position
+		c, err := s.step(ctx, buf[:0])
+		if err != nil {
+			return err
+		}
+		buf = c.records
+		records := below(c.records, to)
+		if len(records) > 0 {
+			if err := each(records); err != nil {
+				return err
+			}
+		}
+		if s.position > before && progress != nil {
+			progress(min(s.position, to))
+		}
+		if s.position == before && !c.partial && !pause(ctx, idlePoll) {
+			return fmt.Errorf("reading %s/%d at offset %d, end %d: %w", topic, id, s.position, c.end, ctx.Err())
+		}
+	}
+	return nil
+}
+
+func below(records []record.Record, to int64) []record.Record {
+	n := len(records)
+	for n > 0 && records[n-1].Offset >= to {
+		n--
+	}
+	return records[:n]
+}
+
+// Skim returns the offset of the first visible record at or above from, or the
+// partition's end for the clients' isolation level where there is none. Its
+// errors are those of Read.
+func (r *Reader) Skim(ctx context.Context, topic string, id int32, from int64) (int64, error) {
+	s := scan{Reader: r, partition: partition{topic, id}, position: from, bytes: skimBytes, least: skimBytes}
+	for {
+		before := s.position
+		c, err := s.step(ctx, nil)
+		if err != nil {
+			return 0, err
+		}
+		if len(c.records) > 0 {
+			return c.records[0].Offset, nil
+		}
+		if s.position >= c.end {
+			return s.position, nil
+		}
+		if s.position > before {
+			// Much that is invisible: take larger steps.
+			s.bytes = min(2*s.bytes, readBytes)
+		} else if !c.partial && !pause(ctx, idlePoll) {
+			return 0, fmt.Errorf("skimming %s/%d at offset %d, end %d: %w", topic, id, s.position, c.end, ctx.Err())
+		}
+	}
+}
+
+// scan is a position in a partition that moves.
+type scan struct {
+	*Reader
+	partition
+	position int64
+	bytes    int32 // to ask for
+	least    int32 // to go back to after a large batch
+}
+
+// step fetches once at the position and moves it over what is then known.
+func (s *scan) step(ctx context.Context, buf []record.Record) (chunk, error) {
+	var c chunk
+	err := s.again(ctx, "reading", s.partition, func(ctx context.Context) error {
+		block, err := s.fetch(ctx)
+		if errors.Is(err, sarama.ErrOffsetOutOfRange) {
+			return s.backInRange(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		c, err = parse(block, s.position, s.committed, buf)
+		return err
+	}, zap.Int64("offset", s.position))
+	if err != nil {
+		return c, fmt.Errorf("%s/%d at offset %d: %w", s.topic, s.id, s.position, err)
+	}
+	if c.partial && s.bytes >= maxReadBytes {
+		return c, fmt.Errorf("%s/%d at offset %d: no whole batch in %d bytes", s.topic, s.id, s.position, s.bytes)
+	}
+	switch {
+	case c.partial:
+		s.bytes *= 2
+	case c.next > s.position:
+		s.bytes = max(s.least, min(s.bytes, readBytes))
+	}
+	s.position = max(s.position, c.next)
+	return c, nil
+}
+
+// errMoved asks for another try at the new position.
+var errMoved = errors.New("the log's start has moved past the position")
+
+// backInRange finds out why the position is out of range: the log's start has
+// moved on, and so does the position, or it is above the end.
+func (s *scan) backInRange(ctx context.Context) error {
+	start, end, err := s.Bounds(ctx, s.topic, s.id)
+	if err != nil {
+		return err
+	}
+	if s.position > end {
+		return &AboveEnd{Topic: s.topic, Partition: s.id, Offset: s.position, End: end}
+	}
+	if s.position >= start {
+		return sarama.ErrOffsetOutOfRange // back in range meanwhile
+	}
+	s.position = start
+	return errMoved
+}
+
+func (s *scan) fetch(ctx context.Context) (*sarama.FetchResponseBlock, error) {
+	req := &sarama.FetchRequest{
+		Version:      12,
+		MinBytes:     1,
+		MaxBytes:     s.bytes,
+		Isolation:    isolation(s.committed),
+		SessionEpoch: -1, // no fetch session (KIP-227)
+	}
+	position, bytes, p := s.position, s.bytes, s.partition
+	return atLeader(ctx, s.Reader, p, func(b *sarama.Broker, epoch int32) (*sarama.FetchResponseBlock, error) {
+		req.AddBlock(p.topic, p.id, position, bytes, epoch)
+		resp, err := b.Fetch(req)
+		if err != nil {
+			return nil, err
+		}
+		if resp.ErrorCode != 0 {
+			return nil, sarama.KError(resp.ErrorCode)
+		}
+		block := resp.GetBlock(p.topic, p.id)
+		if block == nil {
+			return nil, sarama.ErrIncompleteResponse
+		}
+		if block.Err != sarama.ErrNoError {
+			return nil, block.Err
+		}
+		return block, nil
+	})
+}
+
+// atLeader calls f with the partition's leader and, after a fault, sees to it
+// that the next call has a fresh connection and fresh metadata. f may still run
+// when ctx has ended, so it shares nothing with its caller.
+func atLeader[T any](ctx context.Context, r *Reader, p partition, f func(b *sarama.Broker, epoch int32) (T, error)) (T, error) {
+	return within(ctx, func() (T, error) {
+		leader, epoch, err := r.client.LeaderAndEpoch(p.topic, p.id)
+		if err != nil {
+			var zero T
+			return zero, err // has refreshed already
+		}
+		v, err := f(leader, epoch)
+		if err == nil || errors.Is(err, sarama.ErrOffsetOutOfRange) {
+			return v, err
+		}
+		if !answered(err) {
+			_ = leader.Close() // sarama keeps one that timed out
+		}
+		_ = r.client.RefreshMetadata(p.topic)
+		return v, err
+	})
+}
+
+func (r *Reader) again(ctx context.Context, what string, p partition, f func(context.Context) error, fields ...zap.Field) error {
+	fields = append(fields, zap.String("topic", p.topic), zap.Int32("partition", p.id))
+	return r.faults.again(ctx, what, f, fields...)
+}
