@@ -1,0 +1,105 @@
+// Package task runs one partition index: it merges the index's ticks and
+// notifications by event time, joins each notification with the price table,
+// hands the outputs to a sink and knows how far it may be committed.
+//
+// A record's way through it: a claim offers it (input.go), the merge takes it
+// in event-time order (merge.go), a tick goes into the table, a notification
+// is joined (join.go) and takes a place in the ledger (ledger.go) until its
+// output is acknowledged. Before the first join the table is restored
+// (restore.go). Other tasks ask this one for prices (lookup.go).
+//
+// One goroutine, the merge, owns everything but the input queues and the
+// ledger's list; it never waits for a broker, a look-up or a waiting
+// notification. The package must never see a claim, a sarama client, HTTP or
+// the configuration: what it needs of the world are the interfaces below.
+package task
+
+import (
+	"context"
+
+	"joiner/internal/record"
+)
+
+// Ends tells where a partition ends for a reader of this isolation level.
+type Ends interface {
+	// Ask answers with an end offset that was read after the call. done is
+	// called exactly once, from another goroutine; after an error the task
+	// asks again. urgent is set when a notification waits for the answer;
+	// otherwise the question may be held back some 50 ms for company.
+	Ask(topic string, partition int32, urgent bool, done func(end int64, err error))
+}
+
+// Log reads a partition without a claim.
+type Log interface {
+	// Bounds returns the log's start and the end for this isolation level.
+	Bounds(ctx context.Context, topic string, partition int32) (start, end int64, err error)
+	// Read calls each with the visible records from `from` up to but not
+	// including `to`, in order, and returns once every offset below `to` is
+	// known to be read or invisible (a control record, an aborted or a
+	// compacted one). It repeats what can be repeated until ctx ends.
+	Read(ctx context.Context, topic string, partition int32, from, to int64, each func([]record.Record) error, progress func(position int64)) error
+	// Skim returns the offset of the first visible record at or above from,
+	// or the end where there is none.
+	Skim(ctx context.Context, topic string, partition int32, from int64) (next int64, err error)
+}
+
+// Sink takes encoded outputs.
+type Sink interface {
+	// Send hands outputs over and never blocks. Order is kept within a
+	// partition of a topic. Each output's owner is told its fate exactly once
+	// unless the output is dropped.
+	Send(outputs []*record.Output)
+	// Drop forgets the owner's outputs that are not in a request under way;
+	// their fate is not told any more. It returns how many outputs of the
+	// owner were unsettled.
+	Drop(owner record.Owner) int
+}
+
+// Query asks for the price of a symbol at an event time.
+type Query struct {
+	Symbol    string
+	Partition int32 // of the market topic; AnyPartition: every owner may hold it
+	At        record.Millis
+}
+
+// AnyPartition in a Query: nobody knows which partition holds the symbol.
+const AnyPartition int32 = -1
+
+// Outcome says how a look-up ended.
+type Outcome uint8
+
+// The outcomes of a look-up.
+const (
+	Found       Outcome = iota
+	NoPrice             // the owner, restored and at the end it saw, has none
+	NotAsked            // another pod owns the partition and look-ups are off
+	Unanswered          // asked, and no owner answered in time
+	Moved               // the task asked is not the owner any more: ask again
+	outcomesEnd = iota
+)
+
+// Answer is what a look-up brought.
+type Answer struct {
+	Outcome   Outcome
+	Price     record.Price
+	AsOf      bool  // Price was in force at the event time asked for
+	Partition int32 // that answered
+	Next      int64 // one above the owner's last merged record of Partition; 0 none
+	Known     bool  // Partition and Next are valid: somebody answered
+}
+
+// Prices finds prices that are not in this task's table.
+type Prices interface {
+	// Owns reports whether this pod owns the market partition.
+	Owns(partition int32) bool
+	// Ask calls done exactly once, from any goroutine, with any Outcome but
+	// Moved.
+	Ask(q Query, done func(Answer))
+}
+
+// Flow holds a claim back and lets it go on. Calls come from the claim's own
+// goroutine and from the merge, never concurrently for one side.
+type Flow interface {
+	Pause(side record.Side)
+	Resume(side record.Side)
+}

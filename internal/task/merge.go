@@ -1,0 +1,516 @@
+package task
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"joiner/internal/enrich"
+	"joiner/internal/record"
+)
+
+// The rhythm of the merge. None of these is seen by a user: they bound how
+// long locks are held and how often a broker is asked.
+const (
+	stepLimit    = 512                     // records merged under one lock of the table
+	idleCheck    = 1000 * time.Millisecond // how often an idle task looks for control records
+	skimFirst    = 20 * time.Millisecond   // how long records below the end may take to come
+	skimLongest  = 1 * time.Second         // and how far that patience doubles
+	askAgain     = 100 * time.Millisecond  // after a failed question
+	drainedShare = 4                       // a queue this full asks for the other's end at once
+)
+
+func nowMillis() record.Millis { return record.MillisOf(time.Now()) }
+
+// mergeState belongs to the merge goroutine alone.
+type mergeState struct {
+	cur [record.Sides]batch
+	pos record.Offsets // the next record to merge of each side; -1 unknown
+
+	places []*place         // taken in this run
+	outs   []*record.Output // to be sent at the end of the run
+	tally  tally
+
+	lines   map[string]*line // symbols with places that are not sent yet
+	waiting waitList         // places with a clock, in the order of their deadlines
+	asks    []*place         // places that ask again later
+	lookups []*lookup        // other tasks' questions
+
+	until   record.Millis // when the merge wants to look again; 0 never
+	idleAt  record.Millis // when an idle task looks at the ends
+	stepped bool
+}
+
+func (m *mergeState) init() {
+	m.pos = record.Offsets{-1, -1}
+	m.lines = make(map[string]*line)
+}
+
+// batch is what the merge has taken from a queue and not merged yet.
+type batch struct {
+	recs []record.Record
+	i    int
+	seq  uint64 // covers every record in it
+	done int    // records merged since the queue was told
+	size int    // and their bytes
+	head head
+}
+
+// head is the decoded first record of a batch.
+type head struct {
+	ready bool
+	time  record.Millis
+	bad   *enrich.Bad
+	tick  record.Tick
+	note  record.Note
+}
+
+func (b *batch) empty() bool            { return b.i == len(b.recs) }
+func (b *batch) record() *record.Record { return &b.recs[b.i] }
+
+func (b *batch) advance() {
+	b.size += b.recs[b.i].Size()
+	b.done++
+	b.i++
+	b.head.ready = false
+}
+
+// run is the merge goroutine.
+func (t *Task) run() {
+	defer close(t.done)
+	defer t.state.Store(int32(Closed))
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+
+	if t.prepare() {
+		t.state.Store(int32(Running))
+		close(t.ready)
+		t.poke()
+		for !t.frozen.Load() {
+			t.merge.until = 0
+			t.read()
+			t.step()
+			t.serveLookups()
+			t.flush()
+			if t.merge.stepped {
+				continue
+			}
+			t.sleep(timer)
+		}
+	}
+	t.finish()
+}
+
+// sleep waits for something to happen or for the moment the merge named.
+func (t *Task) sleep(timer *time.Timer) {
+	d := idleCheck
+	if u := t.merge.until; u > 0 {
+		d = min(max(time.Duration(u-nowMillis())*time.Millisecond, time.Millisecond), idleCheck)
+	}
+	timer.Reset(d)
+	select {
+	case <-t.wake:
+	case <-timer.C:
+	}
+}
+
+// wakeBy makes the merge look again at the given moment at the latest.
+func (t *Task) wakeBy(at record.Millis) {
+	if t.merge.until == 0 || at < t.merge.until {
+		t.merge.until = at
+	}
+}
+
+// read takes what other goroutines have brought.
+func (t *Task) read() {
+	t.mu.Lock()
+	box := t.inbox
+	t.inbox = inbox{}
+	t.mu.Unlock()
+	for _, r := range box.refused {
+		t.refused(r)
+	}
+	for _, a := range box.answers {
+		t.answered(a)
+	}
+	t.merge.lookups = append(t.merge.lookups, box.lookups...)
+	t.expireWaits()
+	t.repeatAsks()
+}
+
+// step merges up to stepLimit records.
+func (t *Task) step() {
+	m := &t.merge
+	m.stepped = false
+	t.table.Lock()
+	defer t.table.Unlock()
+	for range stepLimit {
+		if t.frozen.Load() || !t.stepOne() {
+			return
+		}
+		m.stepped = true
+	}
+}
+
+// stepOne takes one record from either side; it reports false where it must
+// wait.
+func (t *Task) stepOne() bool {
+	market, note := &t.merge.cur[record.Market], &t.merge.cur[record.Notification]
+	if market.empty() {
+		t.refill(record.Market)
+	}
+	if note.empty() {
+		t.refill(record.Notification)
+	}
+	if market.empty() && note.empty() {
+		t.idle()
+		return false
+	}
+	t.decodeTick(market)
+	t.decodeNote(note)
+	now := record.Millis(0)
+	if t.o.MaxIdle > 0 {
+		now = nowMillis()
+	}
+	action, until := enrich.Decide(t.sideState(record.Market), t.sideState(record.Notification), now, t.o.MaxIdle)
+	switch action {
+	case enrich.TakeMarket:
+		return t.takeTick(market)
+	case enrich.TakeNotification:
+		return t.takeNote(note)
+	case enrich.WaitUntil:
+		t.wakeBy(until)
+	}
+	return false
+}
+
+// refill takes what has been offered since the last time.
+func (t *Task) refill(side record.Side) {
+	b := &t.merge.cur[side]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in := &t.in[side]
+	if b.done > 0 {
+		t.release(side, b.done, b.size)
+		b.done, b.size = 0, 0
+	}
+	if len(in.pending) == 0 {
+		return
+	}
+	spare := b.recs[:cap(b.recs)]
+	clear(spare) // or the records stay in memory until they are overwritten
+	b.recs, in.pending = in.pending, spare[:0]
+	b.i = 0
+	b.seq = in.seq
+	b.head.ready = false
+	in.bytes = 0
+}
+
+// sideState describes one input to the merge rule.
+func (t *Task) sideState(side record.Side) enrich.Input {
+	b := &t.merge.cur[side]
+	if !b.empty() {
+		return enrich.Input{State: enrich.HasHead, Head: b.head.time, HeadBad: b.head.bad != nil}
+	}
+	if !t.o.Mine[side] {
+		return enrich.Input{State: enrich.NotMine}
+	}
+	other := &t.merge.cur[side.Other()]
+	urgent := side == record.Market || len(other.recs)-other.i > t.o.Limits.QueueRecords/drainedShare
+	return t.emptySide(side, other.seq, urgent)
+}
+
+// emptySide tells whether an input without a head is at its end, by an end
+// that was asked for after everything up to seq was received.
+func (t *Task) emptySide(side record.Side, seq uint64, urgent bool) enrich.Input {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in := &t.in[side]
+	e := &in.end
+	switch {
+	case !in.started:
+		return enrich.Input{State: enrich.NotStarted}
+	case len(in.pending) > 0:
+		// It has arrived since the queue was looked at: look again.
+		t.poke()
+		return enrich.Input{State: enrich.Unknown}
+	case e.known && in.position >= 0 && in.position < e.offset:
+		t.expectRecords(side)
+		return enrich.Input{State: enrich.MoreToCome}
+	case e.known && e.seq >= seq && in.position >= 0:
+		return enrich.Input{State: enrich.AtEnd, AtEndSince: e.at}
+	}
+	t.askEnd(side, urgent)
+	return enrich.Input{State: enrich.Unknown}
+}
+
+// askEnd asks for the end of a side, one question at a time. Called with mu
+// held.
+func (t *Task) askEnd(side record.Side, urgent bool) {
+	e := &t.in[side].end
+	if e.asking && (e.urgent || !urgent) {
+		return
+	}
+	if e.failed > 0 {
+		if again := e.failed + record.Millis(askAgain.Milliseconds()); nowMillis() < again {
+			t.wakeBy(again)
+			return
+		}
+	}
+	e.asking, e.urgent = true, urgent
+	seq := t.seq
+	t.o.Ends.Ask(t.o.Topics[side], t.o.Index, urgent, func(end int64, err error) {
+		t.endKnown(side, seq, end, err)
+	})
+}
+
+// endKnown takes the answer of Ends.
+func (t *Task) endKnown(side record.Side, seq uint64, end int64, err error) {
+	t.mu.Lock()
+	in := &t.in[side]
+	e := &in.end
+	e.asking = false
+	if err != nil {
+		e.failed = nowMillis()
+	} else if !e.known || seq >= e.seq {
+		e.failed = 0
+		e.known, e.offset, e.seq, e.at = true, end, seq, nowMillis()
+		in.hw = max(in.hw, end)
+		if in.position >= end {
+			e.skims = 0
+		}
+	}
+	t.mu.Unlock()
+	t.poke()
+}
+
+// expectRecords looks at the log where records below the end do not come:
+// control records, aborted or compacted ones hold the position down for ever.
+// Called with mu held.
+func (t *Task) expectRecords(side record.Side) {
+	in := &t.in[side]
+	e := &in.end
+	now := nowMillis()
+	if e.skimmed == 0 || e.skims == 0 {
+		e.skims, e.skimmed = 1, now
+	}
+	patience := min(skimFirst<<min(e.skims-1, 10), skimLongest)
+	if at := e.skimmed + record.Millis(patience.Milliseconds()); now < at {
+		t.wakeBy(at)
+		return
+	}
+	e.skims++
+	e.skimmed = now
+	t.wakeBy(now + record.Millis(patience.Milliseconds()))
+	go t.skim(side, in.position)
+}
+
+// skim moves a side's position over what no reader will ever see.
+func (t *Task) skim(side record.Side, from int64) {
+	next, err := t.o.Log.Skim(t.ctx, t.o.Topics[side], t.o.Index, from)
+	if err != nil {
+		return // asked again as long as it matters
+	}
+	t.mu.Lock()
+	in := &t.in[side]
+	if in.position == from && next > from {
+		in.position = next
+		in.end.skims = 0
+	}
+	t.mu.Unlock()
+	t.poke()
+}
+
+// idle is called when neither side has a record: it moves the progress past
+// control records, so that the lag of a quiet topic shows 0.
+func (t *Task) idle() {
+	m := &t.merge
+	now := nowMillis()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	due := now >= m.idleAt
+	if due {
+		m.idleAt = now + record.Millis(idleCheck.Milliseconds())
+	}
+	for side := range record.Sides {
+		in := &t.in[side]
+		if !t.o.Mine[side] || !in.started {
+			continue
+		}
+		if in.end.known && in.position >= 0 && in.position < in.end.offset {
+			t.expectRecords(side)
+			continue
+		}
+		if due {
+			t.askEnd(side, false)
+		}
+	}
+}
+
+// decodeTick decodes the market head once.
+func (t *Task) decodeTick(b *batch) {
+	if b.empty() || b.head.ready {
+		return
+	}
+	h := &b.head
+	h.tick, h.bad = t.o.Market.Decode(b.record())
+	h.time = h.tick.EventTime
+	h.ready = true
+}
+
+// decodeNote decodes the notification head once.
+func (t *Task) decodeNote(b *batch) {
+	if b.empty() || b.head.ready {
+		return
+	}
+	h := &b.head
+	h.note, h.bad = t.o.Note.Decode(b.record())
+	h.time = h.note.EventTime
+	h.ready = true
+}
+
+// takeTick merges the market head into the table.
+func (t *Task) takeTick(b *batch) bool {
+	m := &t.merge
+	rec, h := b.record(), &b.head
+	if h.bad != nil {
+		if !t.ledger.roomLeft(len(m.places)) {
+			return false
+		}
+		t.deadLetter(t.newPlace(record.Market, rec), h.bad.Kind, h.bad.Detail)
+	} else {
+		m.tally.applied[t.table.Apply(&h.tick, rec.Offset)]++
+	}
+	t.table.Advance(rec.Offset)
+	m.tally.took(record.Market, t.wellPlaced(record.Market, rec.Key))
+	m.pos[record.Market] = rec.Offset + 1
+	if len(m.lines) > 0 && h.bad == nil && !h.tick.Tombstone {
+		t.priceCame(h.tick.Symbol)
+	}
+	b.advance()
+	return true
+}
+
+func (t *Task) wellPlaced(side record.Side, key []byte) bool {
+	return t.o.Placement.WellPlaced(side, key)
+}
+
+// takeNote joins the notification head, or lets it wait in the ledger.
+func (t *Task) takeNote(b *batch) bool {
+	m := &t.merge
+	if !t.ledger.roomLeft(len(m.places)) {
+		return false
+	}
+	rec, h := b.record(), &b.head
+	p := t.newPlace(record.Notification, rec)
+	m.tally.took(record.Notification, t.wellPlaced(record.Notification, rec.Key))
+	if h.bad != nil {
+		t.deadLetter(p, h.bad.Kind, h.bad.Detail)
+	} else {
+		p.note = h.note
+		t.join(p)
+	}
+	m.pos[record.Notification] = rec.Offset + 1
+	b.advance()
+	return true
+}
+
+// readRefusals finds another way for outputs that were refused while the task
+// was closing.
+func (t *Task) readRefusals() {
+	t.mu.Lock()
+	refused := t.inbox.refused
+	t.inbox.refused = nil
+	t.mu.Unlock()
+	for _, r := range refused {
+		t.refused(r)
+	}
+}
+
+// newPlace takes a place for a record about to be merged.
+func (t *Task) newPlace(side record.Side, rec *record.Record) *place {
+	p := &place{side: side, rec: *rec, cut: t.merge.pos, taken: time.Now()}
+	p.cut[side] = rec.Offset
+	t.merge.places = append(t.merge.places, p)
+	return p
+}
+
+// flush makes the run's work visible: places and cut first, then the outputs,
+// then the queues' room and the metrics.
+func (t *Task) flush() {
+	next := t.settlePositions()
+	t.publish()
+	t.report(next)
+}
+
+// publish enters new places into the ledger and hands outputs to the sink.
+func (t *Task) publish() {
+	m := &t.merge
+	t.ledger.add(m.places, m.outs, m.pos)
+	if len(m.outs) > 0 {
+		t.o.Sink.Send(m.outs)
+	}
+	clear(m.places)
+	m.places, m.outs = m.places[:0], nil
+}
+
+// settlePositions gives the queues their room back and moves the progress of
+// a side without records to where its reader stands, past control records. It
+// returns the timestamps of the next unprocessed records.
+func (t *Task) settlePositions() (next [record.Sides]record.Millis) {
+	m := &t.merge
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for side := range record.Sides {
+		in, b := &t.in[side], &m.cur[side]
+		if b.done > 0 {
+			t.release(side, b.done, b.size)
+			b.done, b.size = 0, 0
+		}
+		next[side] = record.NoTimestamp
+		switch {
+		case !b.empty():
+			next[side] = b.record().Timestamp
+		case len(in.pending) > 0:
+			next[side] = in.pending[0].Timestamp
+		case in.started && in.position > m.pos[side]:
+			m.pos[side] = in.position
+		}
+		t.marks.position[side] = m.pos[side]
+	}
+	if !t.marks.caughtUp && t.target >= 0 && m.pos[record.Market] >= t.target {
+		t.marks.caughtUp = true
+	}
+	return next
+}
+
+// finish lets what was sent be acknowledged, commits the pair and forgets the
+// rest; places that were not filled are the next owner's.
+func (t *Task) finish() {
+	t.state.Store(int32(Frozen))
+	t.refuseLookups()
+	deadline := time.NewTimer(t.o.Drain)
+	defer deadline.Stop()
+	expired := false
+	for !expired && t.ledger.inFlight() > 0 {
+		select {
+		case <-t.wake:
+		case <-deadline.C:
+			expired = true
+		}
+		t.refuseLookups()
+		t.readRefusals()
+		t.publish()
+	}
+	if left := t.o.Sink.Drop(t); left > 0 {
+		t.log.Warn("outputs left unacknowledged, their notifications are joined again by the next owner", zap.Int("outputs", left))
+	}
+	t.forgetWaits()
+	ctx, cancel := context.WithTimeout(context.Background(), t.o.Drain)
+	defer cancel()
+	if err := t.o.Commit(ctx, t); err != nil {
+		t.log.Warn("last commit failed, records since the one before are joined again", zap.Error(err))
+	}
+	t.o.Metrics.Close()
+}

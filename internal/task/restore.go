@@ -1,0 +1,198 @@
+package task
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"joiner/internal/record"
+)
+
+// prepare waits for the claims, learns where the merge begins and fills the
+// table up to there. It reports false where the task was frozen before it
+// could run.
+func (t *Task) prepare() bool {
+	if !t.awaitClaims() {
+		return false
+	}
+	began := time.Now()
+	for side := range record.Sides {
+		if !t.o.Mine[side] {
+			continue
+		}
+		if !t.locate(side) {
+			return false
+		}
+	}
+	if !t.restore() {
+		return false
+	}
+	if t.o.Mine[record.Market] {
+		t.o.Metrics.RestoreDuration.Observe(time.Since(began).Seconds())
+	}
+	t.ledger.add(nil, nil, t.merge.pos) // a group without commits gets its first one now
+	return true
+}
+
+// awaitClaims waits until the claims of all halves have begun: only they know
+// where the group stands.
+func (t *Task) awaitClaims() bool {
+	for {
+		if t.frozen.Load() {
+			return false
+		}
+		if t.started() {
+			return true
+		}
+		<-t.wake
+	}
+}
+
+func (t *Task) started() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for side := range record.Sides {
+		if t.o.Mine[side] && !t.in[side].started {
+			return false
+		}
+	}
+	return true
+}
+
+// locate learns a side's start and, for the market, the end that the first
+// catch-up counts down to.
+func (t *Task) locate(side record.Side) bool {
+	start, end, err := t.bounds(side)
+	if err != nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in := &t.in[side]
+	from := in.initial
+	if from < 0 {
+		from = start
+	}
+	if in.position < 0 {
+		in.position = from
+	}
+	in.hw = max(in.hw, end)
+	t.merge.pos[side] = from
+	t.marks.position[side] = from
+	if side == record.Market {
+		t.target = end
+		t.marks.caughtUp = from >= end
+		t.marks.first = in.initial < 0
+	}
+	return true
+}
+
+// bounds asks for a partition's log start and end until it gets an answer or
+// the task is frozen.
+func (t *Task) bounds(side record.Side) (start, end int64, err error) {
+	for {
+		start, end, err = t.o.Log.Bounds(t.ctx, t.o.Topics[side], t.o.Index)
+		if err == nil || t.ctx.Err() != nil {
+			return start, end, err
+		}
+		t.log.Warn("cannot learn where a partition begins and ends, trying again",
+			zap.String("topic", t.o.Topics[side]), zap.Error(err))
+		if !t.pause(askAgain * 5) {
+			return 0, 0, t.ctx.Err()
+		}
+	}
+}
+
+// pause sleeps; it reports false where the task was frozen meanwhile.
+func (t *Task) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-t.ctx.Done():
+		return false
+	}
+}
+
+// restore reads the market topic up to where the market claim begins. A group
+// without a commit has nothing to restore: the merge fills the table.
+func (t *Task) restore() bool {
+	if !t.o.Mine[record.Market] {
+		return true
+	}
+	t.mu.Lock()
+	to := t.in[record.Market].initial
+	t.mu.Unlock()
+	if to <= 0 {
+		return true
+	}
+	for {
+		err := t.restoreTo(to)
+		if err == nil {
+			return true
+		}
+		if t.ctx.Err() != nil {
+			return false
+		}
+		t.log.Warn("restore failed, starting it again", zap.Error(err))
+		if !t.pause(askAgain * 5) {
+			return false
+		}
+	}
+}
+
+func (t *Task) restoreTo(to int64) error {
+	topic := t.o.Topics[record.Market]
+	start, end, err := t.o.Log.Bounds(t.ctx, topic, t.o.Index)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", t.where(record.Market, to), err)
+	}
+	to = min(to, end) // a commit above the end: what is there is all there is
+	if start >= to {
+		return nil
+	}
+	t.mu.Lock()
+	t.marks.restored, t.marks.restore = start, to
+	t.mu.Unlock()
+	t.state.Store(int32(Restoring))
+	began := time.Now()
+	err = t.o.Log.Read(t.ctx, topic, t.o.Index, start, to, t.restoreBatch, t.restoredTo)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", t.where(record.Market, to), err)
+	}
+	t.restoredTo(to)
+	t.log.Info("restored", zap.String("topic", topic), zap.Int64("from", start), zap.Int64("to", to),
+		zap.Int("symbols", t.table.Symbols()), zap.Duration("took", time.Since(began)))
+	return nil
+}
+
+// errFrozen ends a restore whose task has lost its partition.
+var errFrozen = errors.New("task frozen")
+
+// restoreBatch puts records into the table. A bad one was dead-lettered when
+// it was merged; here it only counts as read.
+func (t *Task) restoreBatch(recs []record.Record) error {
+	if t.frozen.Load() {
+		return errFrozen
+	}
+	t.table.Lock()
+	defer t.table.Unlock()
+	for i := range recs {
+		if tick, bad := t.o.Market.Decode(&recs[i]); bad == nil {
+			t.table.Apply(&tick, recs[i].Offset)
+		}
+		t.table.Advance(recs[i].Offset)
+	}
+	return nil
+}
+
+func (t *Task) restoredTo(position int64) {
+	t.mu.Lock()
+	t.marks.restored = position
+	left := t.remaining()
+	t.mu.Unlock()
+	t.o.Metrics.SetRestoreRemaining(left)
+}

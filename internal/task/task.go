@@ -1,0 +1,294 @@
+package task
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"joiner/internal/enrich"
+	"joiner/internal/metrics"
+	"joiner/internal/record"
+	"joiner/internal/state"
+)
+
+// Policy says what becomes of a notification without a price.
+type Policy string
+
+// The policies of join.on_miss and join.on_unavailable.
+const (
+	Emit         Policy = "emit"
+	ToDeadLetter Policy = "dead_letter"
+	DropIt       Policy = "drop"
+)
+
+// Placement tells where the market topic keeps a symbol, and whether a
+// consumed key lies where its topic's partitioner puts it.
+type Placement interface {
+	// Home returns the market partition of the symbol; ok is false where
+	// nobody can know it.
+	Home(symbol []byte) (partition int32, ok bool)
+	// Former returns the partition under the count that the topic had before
+	// it grew; ok is false where it did not grow or the partition is the same.
+	Former(symbol []byte) (partition int32, ok bool)
+	// WellPlaced judges a consumed key; partitions of the earlier count are
+	// well placed on the market side.
+	WellPlaced(side record.Side, key []byte) bool
+}
+
+// Options is all that a task needs. Every field without a remark is required.
+type Options struct {
+	Index  int32
+	Mine   [record.Sides]bool // the halves that this pod owns
+	Topics [record.Sides]string
+	Alerts string
+
+	DeadLetters         string       // "": bad records are counted and skipped
+	DeadLetterPartition func() int32 // where the index's dead letters go
+
+	Market    *enrich.MarketDecoder
+	Note      *enrich.NoteDecoder
+	Placement Placement
+
+	History       time.Duration // join.history
+	MaxIdle       time.Duration // join.max_idle
+	Wait          time.Duration // join.wait
+	Waiting       *Waiting      // the pod's allowance, shared by its tasks
+	OnMiss        Policy
+	OnUnavailable Policy
+
+	Ends   Ends
+	Log    Log
+	Sink   Sink
+	Prices Prices
+	Flow   Flow
+
+	// Commit commits the task's pair for the last time; it is called once,
+	// after the last output that will be acknowledged was.
+	Commit func(ctx context.Context, t *Task) error
+	// Drain bounds how long a closing task waits for its sent outputs.
+	Drain time.Duration
+
+	Metrics *metrics.Task
+	Logger  *zap.Logger
+
+	Limits Limits // zero fields mean DefaultLimits
+}
+
+// Limits bounds what a task holds in memory.
+type Limits struct {
+	QueueRecords int // an input above it is paused, below half of it resumed
+	QueueBytes   int // likewise
+	Places       int // notifications without an acknowledged output
+	PlaceBytes   int // and what their outputs hold
+}
+
+// DefaultLimits are the measured marks: smaller ones stall the fetches of a
+// broker, larger ones bring nothing.
+func DefaultLimits() Limits {
+	return Limits{QueueRecords: 8192, QueueBytes: 2 << 20, Places: 1 << 15, PlaceBytes: 16 << 20}
+}
+
+// Waiting is the number of notifications that may wait for a first price in
+// one pod (join.max_waiting).
+type Waiting struct {
+	left atomic.Int64
+}
+
+// NewWaiting allows max notifications to wait.
+func NewWaiting(maxWaiting int) *Waiting {
+	w := &Waiting{}
+	w.left.Store(int64(maxWaiting))
+	return w
+}
+
+func (w *Waiting) take() bool {
+	if w.left.Add(-1) >= 0 {
+		return true
+	}
+	w.left.Add(1)
+	return false
+}
+
+func (w *Waiting) give() { w.left.Add(1) }
+
+// State is where a task is in its life.
+type State int32
+
+// The states of a task.
+const (
+	Fresh     State = iota // made, no market position known yet
+	Restoring              // the table is being filled
+	Running                // merging
+	Frozen                 // takes nothing more; what was sent is awaited
+	Closed                 // committed for the last time and forgotten
+)
+
+func (s State) String() string {
+	return [...]string{"new", "restoring", "running", "frozen", "closed"}[s]
+}
+
+// Task runs one partition index. Make it with New; it lives until both of its
+// halves have ended.
+type Task struct {
+	o      Options
+	log    *zap.Logger
+	table  *state.Table
+	ctx    context.Context
+	cancel context.CancelFunc
+	wake   chan struct{} // capacity 1: something changed
+	ready  chan struct{} // closed once Running
+	done   chan struct{} // closed once Closed
+
+	state  atomic.Int32
+	frozen atomic.Bool
+
+	// Shared with claims and callbacks.
+	mu     sync.Mutex
+	in     [record.Sides]input
+	seq    uint64 // counts batches and questions received: the clock of Ends
+	inbox  inbox
+	target int64 // market end seen at the start; -1 unknown
+	marks  progressMarks
+
+	ledger ledger
+
+	merge mergeState // the merge goroutine's own
+}
+
+// progressMarks are what Status and the metrics read of the merge.
+type progressMarks struct {
+	position [record.Sides]int64
+	caughtUp bool
+	first    bool
+	restored int64 // position of the restore
+	restore  int64 // where it ends
+}
+
+// inbox collects what other goroutines have for the merge.
+type inbox struct {
+	answers []placeAnswer
+	refused []refusal
+	lookups []*lookup
+}
+
+// New makes a task and starts its goroutine. The claims of the halves that are
+// mine are then started, offered and ended by the caller.
+func New(o Options) *Task {
+	o.Limits = o.Limits.withDefaults()
+	ctx, cancel := context.WithCancel(context.Background())
+	t := &Task{
+		o:      o,
+		log:    o.Logger.With(zap.Int32("partition", o.Index)),
+		table:  state.New(o.Index, o.History),
+		ctx:    ctx,
+		cancel: cancel,
+		wake:   make(chan struct{}, 1),
+		ready:  make(chan struct{}),
+		done:   make(chan struct{}),
+		target: -1,
+	}
+	t.ledger.init(t)
+	t.merge.init()
+	o.Metrics.SetTable(t.table)
+	go t.run()
+	return t
+}
+
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits()
+	if l.QueueRecords == 0 {
+		l.QueueRecords = d.QueueRecords
+	}
+	if l.QueueBytes == 0 {
+		l.QueueBytes = d.QueueBytes
+	}
+	if l.Places == 0 {
+		l.Places = d.Places
+	}
+	if l.PlaceBytes == 0 {
+		l.PlaceBytes = d.PlaceBytes
+	}
+	return l
+}
+
+// Index returns the partition index.
+func (t *Task) Index() int32 { return t.o.Index }
+
+// Mine reports which halves of the index this task has.
+func (t *Task) Mine() [record.Sides]bool { return t.o.Mine }
+
+// State returns where the task is in its life.
+func (t *Task) State() State { return State(t.state.Load()) }
+
+// Freezing reports whether the task has been told to take nothing more.
+func (t *Task) Freezing() bool { return t.frozen.Load() }
+
+// Ready is closed when the task is Running: restored, and about to join.
+func (t *Task) Ready() <-chan struct{} { return t.ready }
+
+// Done is closed when the task is Closed.
+func (t *Task) Done() <-chan struct{} { return t.done }
+
+// Freeze makes the task take nothing more from either input. It only sets a
+// flag, so it may be called under anybody's locks.
+func (t *Task) Freeze() {
+	t.frozen.Store(true)
+	t.cancel() // ends a restore or a skim under way
+	t.poke()
+}
+
+// poke wakes the merge.
+func (t *Task) poke() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Status is a snapshot of a task for readiness and the status page.
+type Status struct {
+	Index            int32
+	State            State
+	FirstCatchUp     bool  // the group had no commit: the merge itself fills the table
+	CaughtUp         bool  // the market end seen at the start has been merged or restored
+	RestoreRemaining int64 // records (offsets) left of the restore or the first catch-up
+	Position         record.Offsets
+	Committed        record.Offsets // -1 where nothing was committed yet
+	Symbols          int
+	Unsettled        int // outputs and waiting notifications
+}
+
+// Status returns a snapshot.
+func (t *Task) Status() Status {
+	t.mu.Lock()
+	s := Status{
+		Index:            t.o.Index,
+		State:            t.State(),
+		FirstCatchUp:     t.marks.first,
+		CaughtUp:         t.marks.caughtUp || !t.o.Mine[record.Market],
+		RestoreRemaining: t.remaining(),
+		Position:         t.marks.position,
+	}
+	t.mu.Unlock()
+	s.Symbols = t.table.Symbols()
+	s.Committed, s.Unsettled = t.ledger.snapshot()
+	return s
+}
+
+// remaining counts down the restore and then the first catch-up. Called with
+// mu held.
+func (t *Task) remaining() int64 {
+	if !t.o.Mine[record.Market] {
+		return 0
+	}
+	if t.State() <= Restoring {
+		return max(t.marks.restore-t.marks.restored, 0)
+	}
+	if t.marks.caughtUp || t.target < 0 {
+		return 0
+	}
+	return max(t.target-t.marks.position[record.Market], 0)
+}

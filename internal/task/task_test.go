@@ -1,0 +1,622 @@
+package task
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"joiner/internal/record"
+)
+
+// run drives a world in a bubble of its own clock.
+func run(t *testing.T, change func(*Options), body func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, change)
+		if w.opts.Prices == nil {
+			w.opts.Prices = pricesOf{w}
+		}
+		defer func() { // also after a failure, or the bubble hides it
+			if w.task != nil {
+				w.stop()
+			}
+		}()
+		body(t, w)
+	})
+}
+
+func (w *world) expect(want ...string) {
+	w.t.Helper()
+	synctest.Wait()
+	if got := w.outputs(); !slices.Equal(got, want) {
+		w.t.Fatalf("outputs:\n%s\nwant:\n%s", lines(got), lines(want))
+	}
+}
+
+func lines(s []string) (text string) {
+	for _, l := range s {
+		text += "  " + l + "\n"
+	}
+	return text
+}
+
+func src(offset int) string { return fmt.Sprintf("%s/3/%d", noteTopic, offset) }
+
+func (w *world) expectCut(market, note int64) {
+	w.t.Helper()
+	synctest.Wait()
+	cut, _ := w.task.Cut()
+	if want := (record.Offsets{market, note}); cut != want {
+		w.t.Fatalf("cut %v, want %v", cut, want)
+	}
+}
+
+func TestJoinsByEventTime(t *testing.T) {
+	run(t, nil, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		w.tick("BBCA", "9150", 1000)
+		w.note("BBCA", 1500)
+		w.tick("BBCA", "9175.50", 2000)
+		w.note("BBCA", 2000)
+		w.note("BBCA", 2500)
+		w.expect(
+			"BBCA "+src(0)+" 9150 local hit",
+			"BBCA "+src(1)+" 9175.50 local hit",
+			"BBCA "+src(2)+" 9175.50 local hit",
+		)
+		w.expectCut(2, 3)
+	})
+}
+
+// A notification must see every tick that could be read when it was received,
+// so an end that was asked for before proves nothing.
+func TestNotificationWaitsForAnEndAskedForAfterIt(t *testing.T) {
+	run(t, nil, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		synctest.Wait()
+		w.mu.Lock()
+		w.endHold = true
+		w.mu.Unlock()
+		late := w.put(record.Market, "BBCA", `{"price":1}`, 900) // in the log, not fetched yet
+		w.note("BBCA", 1000)
+		w.expect()
+		w.answerHeld()
+		w.expect() // the end is known now, and the tick below it is still to come
+		w.offer(record.Market, late)
+		w.expect("BBCA " + src(0) + " 1 local hit")
+	})
+}
+
+func TestControlRecordsDoNotStall(t *testing.T) {
+	run(t, nil, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 500)
+		w.control(record.Market)
+		w.note("BBCA", 1000)
+		w.control(record.Notification)
+		time.Sleep(3 * time.Second)
+		w.expect("BBCA " + src(0) + " 1 local hit")
+		w.expectCut(2, 2) // both lags are 0
+	})
+}
+
+func TestQuietTopicIsCaughtUpPastControlRecords(t *testing.T) {
+	run(t, nil, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		w.control(record.Market)
+		w.control(record.Notification)
+		w.control(record.Notification)
+		time.Sleep(5 * time.Second)
+		w.expectCut(1, 2)
+	})
+}
+
+func TestTicksAloneAdvance(t *testing.T) {
+	run(t, nil, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		for i := range 10 {
+			w.tick("BBCA", fmt.Sprint(i+1), record.Millis(1000+i))
+		}
+		time.Sleep(time.Second)
+		w.expectCut(10, 0)
+	})
+}
+
+func TestCutNeverPassesAnUnacknowledgedOutput(t *testing.T) {
+	run(t, nil, func(_ *testing.T, w *world) {
+		w.hold = true
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 500)
+		w.note("BBCA", 1000)
+		w.tick("BBCA", "2", 1500)
+		w.note("BBCA", 2000)
+		w.expect("BBCA "+src(0)+" 1 local hit", "BBCA "+src(1)+" 2 local hit")
+		w.expectCut(1, 0)
+		w.settle(1)
+		w.expectCut(1, 0)
+		w.settle(0)
+		w.expectCut(2, 2)
+	})
+}
+
+func TestRestoreBeforeTheFirstJoin(t *testing.T) {
+	run(t, nil, func(_ *testing.T, w *world) {
+		w.put(record.Market, "BBCA", `{"price":7}`, 100)
+		w.put(record.Market, "BBCA", `not json`, 150)
+		w.put(record.Market, "TLKM", `{"price":8}`, 200)
+		w.control(record.Market)
+		w.start(4, 0)
+		w.note("TLKM", 1000)
+		w.note("BBCA", 1000)
+		w.expect("TLKM "+src(0)+" 8 local hit", "BBCA "+src(1)+" 7 local hit")
+		if s := w.task.Status(); !s.CaughtUp || s.FirstCatchUp || s.Symbols != 2 {
+			t.Fatalf("status %+v", s)
+		}
+	})
+}
+
+func TestFirstCatchUpCountsDown(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		var recs []record.Record
+		for i := range 3 {
+			recs = append(recs, w.put(record.Market, "BBCA", fmt.Sprintf(`{"price":%d}`, i), record.Millis(i)))
+		}
+		w.start(-1, -1)
+		synctest.Wait()
+		if s := w.task.Status(); s.CaughtUp || !s.FirstCatchUp || s.RestoreRemaining != 3 {
+			t.Fatalf("before: %+v", s)
+		}
+		w.expectCut(0, 0) // and once at the start for a group without commits
+		for _, r := range recs {
+			w.offer(record.Market, r)
+		}
+		time.Sleep(time.Second)
+		if s := w.task.Status(); !s.CaughtUp || s.RestoreRemaining != 0 {
+			t.Fatalf("after: %+v", s)
+		}
+	})
+}
+
+func TestBadRecordsDelayNobody(t *testing.T) {
+	run(t, nil, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		w.offer(record.Market, w.put(record.Market, "BBCA", `{"price":"abc"}`, 400))
+		w.tick("BBCA", "1", 500)
+		w.offer(record.Notification, w.put(record.Notification, "BBCA", `[1]`, 900))
+		w.offer(record.Notification, w.put(record.Notification, "BBCA", ``, 900))
+		w.offer(record.Notification, w.put(record.Notification, "", `{}`, 900))
+		w.note("BBCA", 1000)
+		synctest.Wait()
+		got := w.outputs()
+		slices.Sort(got)
+		want := []string{
+			"BBCA " + src(3) + " 1 local hit",
+			"dead  " + src(2) + " missing_symbol",
+			"dead BBCA " + marketTopic + "/3/0 invalid_price",
+			"dead BBCA " + src(0) + " invalid_json",
+			"dead BBCA " + src(1) + " null_value",
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("outputs:\n%s\nwant:\n%s", lines(got), lines(want))
+		}
+		w.expectCut(2, 4)
+	})
+}
+
+func TestWithoutDeadLettersBadRecordsAreSkipped(t *testing.T) {
+	run(t, func(o *Options) { o.DeadLetters = "" }, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		w.offer(record.Notification, w.put(record.Notification, "BBCA", `[1]`, 900))
+		w.note("BBCA", 1000)
+		w.expect("BBCA " + src(1) + " none local miss")
+		w.expectCut(0, 2)
+	})
+}
+
+func TestMissPolicies(t *testing.T) {
+	for policy, want := range map[Policy][]string{
+		Emit:         {"BBCA " + src(0) + " none local miss"},
+		ToDeadLetter: {"dead BBCA " + src(0) + " no_price"},
+		DropIt:       nil,
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			run(t, func(o *Options) { o.OnMiss = policy }, func(_ *testing.T, w *world) {
+				w.start(-1, -1)
+				w.note("BBCA", 1000)
+				w.expect(want...)
+				w.expectCut(0, 1)
+			})
+		})
+	}
+}
+
+func TestTombstoneMeansNoPrice(t *testing.T) {
+	run(t, nil, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 500)
+		w.offer(record.Market, w.put(record.Market, "BBCA", "", 600))
+		w.note("BBCA", 1000)
+		w.expect("BBCA " + src(0) + " none local miss")
+	})
+}
+
+func TestHistoryPricesAsOfTheEventTime(t *testing.T) {
+	run(t, func(o *Options) { o.History = time.Minute }, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 1000)
+		w.tick("BBCA", "2", 2000)
+		w.note("BBCA", 2500)
+		w.expect("BBCA " + src(0) + " 2 local hit")
+		w.note("BBCA", 1500) // behind its time: by now the table has moved on
+		w.expect("BBCA "+src(0)+" 2 local hit", "BBCA "+src(1)+" 1 local hit")
+	})
+}
+
+// join.wait: one waiting notification holds back the commits, not the others.
+func TestWaitByTheClock(t *testing.T) {
+	wait := func(o *Options) { o.Wait = 10 * time.Second }
+	t.Run("a tick ends it", func(t *testing.T) {
+		run(t, wait, func(_ *testing.T, w *world) {
+			w.start(-1, -1)
+			w.note("NEW", 1000)
+			w.tick("BBCA", "1", 900)
+			w.note("NEW", 1100)
+			w.note("BBCA", 1200)
+			w.expect("BBCA " + src(2) + " 1 local hit")
+			w.expectCut(0, 0)
+			time.Sleep(5 * time.Second)
+			w.tick("NEW", "3", 900)
+			w.expect("BBCA "+src(2)+" 1 local hit", "NEW "+src(0)+" 3 local hit", "NEW "+src(1)+" 3 local hit")
+			w.expectCut(2, 3)
+		})
+	})
+	t.Run("time ends it, traffic or not", func(t *testing.T) {
+		run(t, wait, func(_ *testing.T, w *world) {
+			w.start(-1, -1)
+			w.note("NEW", 1000)
+			time.Sleep(9 * time.Second)
+			w.note("NEW", 1100)
+			w.expect()
+			time.Sleep(1100 * time.Millisecond)
+			w.expect("NEW " + src(0) + " none local miss")
+			time.Sleep(9 * time.Second)
+			w.expect("NEW "+src(0)+" none local miss", "NEW "+src(1)+" none local miss")
+			w.expectCut(0, 2)
+		})
+	})
+	t.Run("no more than the pod may hold", func(t *testing.T) {
+		run(t, func(o *Options) { wait(o); o.Waiting = NewWaiting(1) }, func(_ *testing.T, w *world) {
+			w.start(-1, -1)
+			w.note("A", 1000)
+			w.note("B", 1000)
+			w.expect("B " + src(1) + " none local miss")
+			w.note("A", 1001) // a miss at once, but in its turn
+			w.tick("A", "1", 900)
+			w.expect("B "+src(1)+" none local miss", "A "+src(0)+" 1 local hit", "A "+src(2)+" none local miss")
+			w.note("C", 1002) // the allowance is free again
+			w.expect("B "+src(1)+" none local miss", "A "+src(0)+" 1 local hit", "A "+src(2)+" none local miss")
+			time.Sleep(11 * time.Second)
+		})
+	})
+	t.Run("a closing task leaves it to the next owner", func(t *testing.T) {
+		run(t, wait, func(t *testing.T, w *world) {
+			w.start(-1, -1)
+			w.note("NEW", 1000)
+			for i := range 1000 {
+				w.note(fmt.Sprint("S", i), 1000)
+			}
+			synctest.Wait()
+			w.stop()
+			if got := w.commits; len(got) != 1 || got[0] != (record.Offsets{0, 0}) {
+				t.Fatalf("last commit %v", got)
+			}
+			if w.opts.Waiting.left.Load() != 100 {
+				t.Fatal("the allowance was not given back")
+			}
+			w.task = nil
+		})
+	})
+}
+
+func TestMaxIdleGivesLateProducersTime(t *testing.T) {
+	run(t, func(o *Options) { o.MaxIdle = 2 * time.Second }, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		w.note("BBCA", 1000)
+		time.Sleep(time.Second)
+		w.expect()
+		w.tick("BBCA", "1", 900)
+		time.Sleep(3 * time.Second)
+		w.expect("BBCA " + src(0) + " 1 local hit")
+		w.note("BBCA", 1001)
+		time.Sleep(3 * time.Second)
+		w.expect("BBCA "+src(0)+" 1 local hit", "BBCA "+src(1)+" 1 local hit")
+	})
+}
+
+func TestRefusedOutputs(t *testing.T) {
+	refuse := func(kind record.Kind, topic string) func(*record.Output) error {
+		return func(o *record.Output) error {
+			if o.Topic == topic && len(o.Value) > 0 {
+				return &record.Refused{Kind: kind, Err: errors.New("no")}
+			}
+			return nil
+		}
+	}
+	t.Run("an alert becomes a dead letter", func(t *testing.T) {
+		run(t, nil, func(_ *testing.T, w *world) {
+			w.refuse = refuse(record.InvalidTimestamp, alertTopic)
+			w.start(-1, -1)
+			w.note("BBCA", 1000)
+			w.expect("BBCA "+src(0)+" none local miss", "dead BBCA "+src(0)+" invalid_timestamp")
+			w.expectCut(0, 1)
+		})
+	})
+	t.Run("a dead letter too large loses its value", func(t *testing.T) {
+		run(t, nil, func(t *testing.T, w *world) {
+			w.refuse = refuse(record.TooLarge, deadTopic)
+			w.start(-1, -1)
+			w.offer(record.Notification, w.put(record.Notification, "BBCA", `[1]`, 900))
+			synctest.Wait()
+			last := w.sent[len(w.sent)-1]
+			if len(w.sent) != 2 || len(last.Value) != 0 || header(last, "joiner-value-bytes") != "3" {
+				t.Fatalf("sent %d, last %+v", len(w.sent), last)
+			}
+			w.expectCut(0, 1)
+		})
+	})
+	t.Run("one refused for good is dropped and counted", func(t *testing.T) {
+		run(t, nil, func(_ *testing.T, w *world) {
+			w.refuse = func(*record.Output) error {
+				return &record.Refused{Kind: record.Rejected, Err: errors.New("no")}
+			}
+			w.start(-1, -1)
+			w.note("BBCA", 1000)
+			synctest.Wait()
+			w.expectCut(0, 1)
+		})
+	})
+}
+
+func TestQueuePausesAndResumes(t *testing.T) {
+	run(t, func(o *Options) { o.Limits.QueueRecords = 10 }, func(t *testing.T, w *world) {
+		w.mu.Lock()
+		w.endHold = true // the merge cannot go on: the notifications' end is unknown
+		w.mu.Unlock()
+		w.start(-1, -1)
+		for i := range 30 {
+			w.tick("BBCA", "1", record.Millis(i))
+		}
+		synctest.Wait()
+		if !w.isPaused(record.Market) || w.pauses != 1 {
+			t.Fatalf("paused %v after %d pauses", w.isPaused(record.Market), w.pauses)
+		}
+		w.answerHeld()
+		time.Sleep(time.Second)
+		if w.isPaused(record.Market) {
+			t.Fatal("not resumed")
+		}
+	})
+}
+
+// A pause outlives the claim in sarama: the next claim would hang.
+func TestEndResumesAPausedClaim(t *testing.T) {
+	run(t, func(o *Options) { o.Limits.QueueRecords = 10 }, func(t *testing.T, w *world) {
+		w.mu.Lock()
+		w.endHold = true
+		w.mu.Unlock()
+		w.start(-1, -1)
+		for i := range 30 {
+			w.tick("BBCA", "1", record.Millis(i))
+		}
+		w.task.End(record.Market)
+		if w.isPaused(record.Market) {
+			t.Fatal("still paused")
+		}
+		w.answerHeld()
+	})
+}
+
+func TestFullLedgerStopsTheMerge(t *testing.T) {
+	run(t, func(o *Options) { o.Limits.Places = 2 }, func(_ *testing.T, w *world) {
+		w.hold = true
+		w.start(-1, -1)
+		for range 4 {
+			w.note("BBCA", 1000)
+		}
+		w.expect("BBCA "+src(0)+" none local miss", "BBCA "+src(1)+" none local miss")
+		w.settle(0)
+		w.expect("BBCA "+src(0)+" none local miss", "BBCA "+src(1)+" none local miss", "BBCA "+src(2)+" none local miss")
+		w.hold = false
+		for i := 1; i < 3; i++ {
+			w.settle(i)
+		}
+		synctest.Wait()
+		w.expectCut(0, 4)
+	})
+}
+
+func TestFreezeTakesNothingMore(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		w.start(-1, -1)
+		w.note("BBCA", 1000)
+		synctest.Wait()
+		w.task.Freeze()
+		w.note("BBCA", 1001)
+		<-w.task.Done()
+		w.expect("BBCA " + src(0) + " none local miss")
+		if got := w.commits; len(got) != 1 || got[0] != (record.Offsets{0, 1}) {
+			t.Fatalf("last commit %v", got)
+		}
+	})
+}
+
+func TestClosingAwaitsWhatWasSent(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		w.hold = true
+		w.start(-1, -1)
+		w.note("BBCA", 1000)
+		synctest.Wait()
+		w.task.Freeze()
+		time.Sleep(time.Second)
+		if w.task.State() != Frozen {
+			t.Fatalf("state %s", w.task.State())
+		}
+		w.settle(0)
+		<-w.task.Done()
+		if got := w.commits; len(got) != 1 || got[0] != (record.Offsets{0, 1}) {
+			t.Fatalf("last commit %v", got)
+		}
+	})
+}
+
+func TestClosingDoesNotWaitForEver(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		w.hold = true
+		w.start(-1, -1)
+		w.note("BBCA", 1000)
+		synctest.Wait()
+		w.task.Freeze()
+		<-w.task.Done() // after Options.Drain
+		if got := w.commits; len(got) != 1 || got[0] != (record.Offsets{0, 0}) {
+			t.Fatalf("last commit %v", got)
+		}
+	})
+}
+
+func TestHalves(t *testing.T) {
+	t.Run("market only answers", func(t *testing.T) {
+		run(t, func(o *Options) { o.Mine[record.Notification] = false }, func(t *testing.T, w *world) {
+			w.start(-1, -1)
+			w.tick("BBCA", "1", 1000)
+			got := make(chan Answer, 1)
+			w.task.Lookup(Query{Symbol: "BBCA", Partition: 3, At: 1500}, func(a Answer) { got <- a })
+			if a := <-got; a.Outcome != Found || a.Price.Text != "1" || !a.AsOf || a.Next != 1 {
+				t.Fatalf("answer %+v", a)
+			}
+			time.Sleep(time.Second)
+			_, halves := w.task.Cut()
+			if halves != [record.Sides]bool{true, false} {
+				t.Fatalf("halves %v", halves)
+			}
+		})
+	})
+	t.Run("notifications only asks", func(t *testing.T) {
+		run(t, func(o *Options) { o.Mine[record.Market] = false; o.Prices = nil }, func(_ *testing.T, w *world) {
+			w.prices = func(q Query) Answer {
+				return Answer{Outcome: Found, Partition: 3, Next: 12, Known: true, AsOf: true,
+					Price: record.Price{Text: "4.5", EventTime: q.At, Partition: 3, Offset: 11}}
+			}
+			w.start(-1, -1)
+			w.note("BBCA", 1000)
+			w.expect("BBCA " + src(0) + " 4.5 remote hit")
+			if got := header(w.sent[0], "joiner-market"); got != "3/12" {
+				t.Fatalf("joiner-market %q", got)
+			}
+		})
+	})
+}
+
+func TestMisplacedNotificationAsksTheOwner(t *testing.T) {
+	elsewhere := func(string) (int32, bool) { return 5, true }
+	for name, c := range map[string]struct {
+		answer Answer
+		owns   bool
+		want   string
+	}{
+		"hit": {Answer{Outcome: Found, Known: true, Partition: 5, Next: 9, AsOf: true, Price: record.Price{Text: "2", Partition: 5}}, false,
+			"BBCA " + src(1) + " 2 remote hit"},
+		"this pod owns it": {Answer{Outcome: Found, Known: true, Partition: 5, Next: 9, AsOf: true, Price: record.Price{Text: "2", Partition: 5}}, true,
+			"BBCA " + src(1) + " 2 local hit"},
+		"look-ups are off": {Answer{Outcome: NotAsked}, false, "BBCA " + src(1) + " none remote miss"},
+		"nobody answers":   {Answer{Outcome: Unanswered}, false, "BBCA " + src(1) + " none remote unavailable"},
+		// The owner has no price, so the ticks that lie here are all there is.
+		"ticks lie here too": {Answer{Outcome: NoPrice, Known: true, Partition: 5, Next: 9}, false, "BBCA " + src(1) + " 1 local hit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(o *Options) { o.Prices = nil }, func(_ *testing.T, w *world) {
+				w.prices = func(Query) Answer { return c.answer }
+				w.home = func(s string) (int32, bool) {
+					if s == "OTHER" {
+						return 3, true
+					}
+					return elsewhere(s)
+				}
+				w.owns[5] = c.owns
+				w.start(-1, -1)
+				w.tick("BBCA", "1", 500)
+				w.note("OTHER", 600)
+				w.note("BBCA", 1000)
+				w.expect("OTHER "+src(0)+" none local miss", c.want)
+			})
+		})
+	}
+}
+
+// Growth re-hashes symbols: the last price may lie where the earlier count put
+// it. A tombstone in the new place is an answer, too.
+func TestPriceOfTheFormerPartition(t *testing.T) {
+	run(t, func(o *Options) { o.Prices = nil }, func(_ *testing.T, w *world) {
+		w.former = func(string) (int32, bool) { return 1, true }
+		w.owns[1] = true
+		w.prices = func(Query) Answer {
+			return Answer{Outcome: Found, Known: true, Partition: 1, Next: 4, AsOf: true, Price: record.Price{Text: "2", Partition: 1}}
+		}
+		w.start(-1, -1)
+		w.note("BBCA", 1000)
+		w.expect("BBCA " + src(0) + " 2 local hit")
+		w.offer(record.Market, w.put(record.Market, "BBCA", "", 1100))
+		w.note("BBCA", 1200)
+		w.expect("BBCA "+src(0)+" 2 local hit", "BBCA "+src(1)+" none local miss")
+	})
+}
+
+// Outputs of one symbol leave in source order although the first one asks.
+func TestAskingKeepsTheSymbolsOrder(t *testing.T) {
+	run(t, func(o *Options) { o.Prices = nil; o.Mine[record.Market] = false }, func(_ *testing.T, w *world) {
+		release := make(chan struct{})
+		w.prices = func(q Query) Answer {
+			if q.At == 1000 {
+				<-release
+			}
+			return Answer{Outcome: Found, Known: true, Partition: 3, AsOf: true, Price: record.Price{Text: fmt.Sprint(q.At)}}
+		}
+		w.start(-1, -1)
+		w.note("A", 1000)
+		w.note("A", 1001)
+		w.note("B", 1002)
+		w.expect("B " + src(2) + " 1002 remote hit")
+		close(release)
+		w.expect("B "+src(2)+" 1002 remote hit", "A "+src(0)+" 1000 remote hit", "A "+src(1)+" 1001 remote hit")
+	})
+}
+
+// A question is answered where a notification of its event time would be
+// joined: not before the ticks up to it are merged.
+func TestLookupWaitsForItsMoment(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		w.start(-1, -1)
+		synctest.Wait()
+		late := w.put(record.Market, "BBCA", `{"price":1}`, 900)
+		got := make(chan Answer, 1)
+		w.task.Lookup(Query{Symbol: "BBCA", Partition: 3, At: 1000}, func(a Answer) { got <- a })
+		synctest.Wait()
+		select {
+		case a := <-got:
+			t.Fatalf("answered too early: %+v", a)
+		default:
+		}
+		w.offer(record.Market, late)
+		if a := <-got; a.Outcome != Found || a.Price.Text != "1" {
+			t.Fatalf("answer %+v", a)
+		}
+		w.task.Freeze()
+		<-w.task.Done()
+		w.task.Lookup(Query{Symbol: "BBCA", Partition: 3, At: 1000}, func(a Answer) { got <- a })
+		if a := <-got; a.Outcome != Moved {
+			t.Fatalf("answer after the end %+v", a)
+		}
+	})
+}

@@ -1,0 +1,356 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"go.uber.org/zap/zaptest"
+
+	"joiner/internal/enrich"
+	"joiner/internal/metrics"
+	"joiner/internal/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	marketTopic = "market-updates"
+	noteTopic   = "notifications"
+	alertTopic  = "enriched-alerts"
+	deadTopic   = "enriched-alerts-dlq"
+)
+
+// world is everything around a task, in memory: two logs, their ends, a sink.
+type world struct {
+	t    *testing.T
+	task *Task
+	opts Options
+
+	mu      sync.Mutex
+	logs    [record.Sides]fakeLog
+	sent    []*record.Output
+	hold    bool // outputs are not settled
+	refuse  func(o *record.Output) error
+	dropped int
+	asks    int // ends asked for
+	endErr  error
+	endHold bool // questions are not answered
+	held    []func()
+	paused  [record.Sides]bool
+	pauses  int
+	commits []record.Offsets
+	skims   int
+	prices  func(q Query) Answer
+	owns    map[int32]bool
+	home    func(symbol string) (int32, bool)
+	former  func(symbol string) (int32, bool)
+}
+
+// fakeLog is one partition: invisible records are control or aborted ones.
+type fakeLog struct {
+	start, end int64
+	recs       []record.Record
+}
+
+func newWorld(t *testing.T, change func(*Options)) *world {
+	w := &world{t: t, owns: map[int32]bool{}}
+	market, err := enrich.NewMarketDecoder(enrich.MarketOptions{Symbol: "key", Price: "price", EventTime: "record", EventTimeUnit: "auto"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	note, err := enrich.NewNoteDecoder(enrich.NoteOptions{Symbol: "key", EventTime: "record", EventTimeUnit: "auto"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := metrics.New(prometheus.NewRegistry(), metrics.Options{Topics: [record.Sides]string{marketTopic, noteTopic}})
+	w.opts = Options{
+		Index: 3, Mine: [record.Sides]bool{true, true},
+		Topics: [record.Sides]string{marketTopic, noteTopic}, Alerts: alertTopic,
+		DeadLetters: deadTopic, DeadLetterPartition: func() int32 { return 3 },
+		Market: market, Note: note, Placement: w,
+		Waiting: NewWaiting(100), OnMiss: Emit, OnUnavailable: Emit,
+		Ends: w, Log: w, Sink: w, Flow: w,
+		Commit:  w.commit,
+		Drain:   5 * time.Second,
+		Metrics: m.Partition(3, [record.Sides]bool{true, true}),
+		Logger:  zaptest.NewLogger(t),
+	}
+	if change != nil {
+		change(&w.opts)
+	}
+	return w
+}
+
+// start makes the task and begins its claims; below 0 is a group without
+// commits.
+func (w *world) start(market, note int64) *Task {
+	w.task = New(w.opts)
+	if w.opts.Mine[record.Market] {
+		w.task.Start(record.Market, market)
+	}
+	if w.opts.Mine[record.Notification] {
+		w.task.Start(record.Notification, note)
+	}
+	return w.task
+}
+
+func (w *world) stop() {
+	w.task.End(record.Market)
+	w.task.End(record.Notification)
+	<-w.task.Done()
+}
+
+// put appends a record to a side's log without offering it.
+func (w *world) put(side record.Side, key, value string, at record.Millis) record.Record {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := &w.logs[side]
+	r := record.Record{Offset: l.end, Timestamp: at, Key: []byte(key), Value: []byte(value)}
+	if value == "" {
+		r.Value = nil
+	}
+	l.recs = append(l.recs, r)
+	l.end++
+	return r
+}
+
+// control appends an offset that no reader sees.
+func (w *world) control(side record.Side) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logs[side].end++
+}
+
+func (w *world) offer(side record.Side, r record.Record) {
+	w.task.Offer(side, []record.Record{r}, w.endOf(side))
+	synctest.Wait()
+}
+
+func (w *world) endOf(side record.Side) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.logs[side].end
+}
+
+func (w *world) tick(symbol, price string, at record.Millis) {
+	w.offer(record.Market, w.put(record.Market, symbol, `{"price":`+price+`}`, at))
+}
+
+func (w *world) note(symbol string, at record.Millis) {
+	w.offer(record.Notification, w.put(record.Notification, symbol, `{"user":"u"}`, at))
+}
+
+func sideOf(topic string) record.Side {
+	if topic == marketTopic {
+		return record.Market
+	}
+	return record.Notification
+}
+
+// Ask implements Ends.
+func (w *world) Ask(topic string, _ int32, _ bool, done func(int64, error)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asks++
+	end, err := w.logs[sideOf(topic)].end, w.endErr
+	if w.endHold {
+		w.held = append(w.held, func() { done(end, err) })
+		return
+	}
+	go done(end, err)
+}
+
+// answerHeld answers the questions that were held.
+func (w *world) answerHeld() {
+	w.mu.Lock()
+	held := w.held
+	w.held, w.endHold = nil, false
+	w.mu.Unlock()
+	for _, f := range held {
+		f()
+	}
+}
+
+// Bounds implements Log.
+func (w *world) Bounds(_ context.Context, topic string, _ int32) (start, end int64, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := &w.logs[sideOf(topic)]
+	return l.start, l.end, nil
+}
+
+// Read implements Log.
+func (w *world) Read(_ context.Context, topic string, _ int32, from, to int64, each func([]record.Record) error, progress func(int64)) error {
+	w.mu.Lock()
+	recs := slices.Clone(w.logs[sideOf(topic)].recs)
+	w.mu.Unlock()
+	for _, r := range recs {
+		if r.Offset < from || r.Offset >= to {
+			continue
+		}
+		if err := each([]record.Record{r}); err != nil {
+			return err
+		}
+		progress(r.Offset + 1)
+	}
+	return nil
+}
+
+// Skim implements Log.
+func (w *world) Skim(_ context.Context, topic string, _ int32, from int64) (int64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.skims++
+	l := &w.logs[sideOf(topic)]
+	for _, r := range l.recs {
+		if r.Offset >= from {
+			return r.Offset, nil
+		}
+	}
+	return l.end, nil
+}
+
+// Send implements Sink.
+func (w *world) Send(outputs []*record.Output) {
+	w.mu.Lock()
+	w.sent = append(w.sent, outputs...)
+	hold, refuse := w.hold, w.refuse
+	w.mu.Unlock()
+	if hold {
+		return
+	}
+	for _, o := range outputs {
+		var err error
+		if refuse != nil {
+			err = refuse(o)
+		}
+		o.Owner.Settled(o, err)
+	}
+}
+
+// Drop implements Sink.
+func (w *world) Drop(record.Owner) int { return 0 }
+
+// settle acknowledges the i-th output that was sent.
+func (w *world) settle(i int) {
+	w.mu.Lock()
+	o := w.sent[i]
+	w.mu.Unlock()
+	o.Owner.Settled(o, nil)
+}
+
+func (w *world) Pause(side record.Side) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.paused[side] = true
+	w.pauses++
+}
+
+func (w *world) Resume(side record.Side) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.paused[side] = false
+}
+
+func (w *world) isPaused(side record.Side) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.paused[side]
+}
+
+func (w *world) commit(_ context.Context, t *Task) error {
+	cut, _ := t.Cut()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.commits = append(w.commits, cut)
+	return nil
+}
+
+// Home, Former and WellPlaced implement Placement.
+func (w *world) Home(symbol []byte) (int32, bool) {
+	if w.home == nil {
+		return w.opts.Index, true
+	}
+	return w.home(string(symbol))
+}
+
+func (w *world) Former(symbol []byte) (int32, bool) {
+	if w.former == nil {
+		return 0, false
+	}
+	return w.former(string(symbol))
+}
+
+func (w *world) WellPlaced(_ record.Side, key []byte) bool {
+	home, ok := w.Home(key)
+	return !ok || home == w.opts.Index
+}
+
+// Owns implements Prices.
+func (w *world) Owns(partition int32) bool {
+	return w.owns[partition] || partition == w.opts.Index && w.opts.Mine[record.Market]
+}
+
+// pricesOf adapts the world's answers to Prices; the world's own Ask is Ends'.
+type pricesOf struct{ *world }
+
+// Ask implements Prices.
+func (p pricesOf) Ask(q Query, done func(Answer)) {
+	go func() { done(p.prices(q)) }()
+}
+
+// outputs lists what was sent, a line each, in order.
+func (w *world) outputs() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var lines []string
+	for _, o := range w.sent {
+		lines = append(lines, describe(w.t, o))
+	}
+	return lines
+}
+
+// describe puts an output into words: key, source offset, price or reason.
+func describe(t *testing.T, o *record.Output) string {
+	t.Helper()
+	source := header(o, "joiner-source")
+	if o.Topic == deadTopic {
+		return fmt.Sprintf("dead %s %s %s", o.Key, source, header(o, "joiner-error-kind"))
+	}
+	price := "none"
+	alert, err := enrich.ParseAlert(o.Value)
+	if err != nil {
+		t.Fatalf("alert %s: %v", o.Value, err)
+	}
+	if alert.Market != nil {
+		price = string(alert.Market.Price)
+	}
+	return fmt.Sprintf("%s %s %s %s %s", o.Key, source, price, alert.Locality, alert.Result)
+}
+
+func header(o *record.Output, name string) string {
+	for _, h := range slices.Backward(o.Headers) {
+		if string(h.Key) == name {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+func offsetOf(t *testing.T, o *record.Output) int64 {
+	t.Helper()
+	source := header(o, "joiner-source")
+	n, err := strconv.ParseInt(source[len(noteTopic+"/3/"):], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
