@@ -43,7 +43,7 @@ type Match struct {
 	PriceTime record.Millis // the tick's event time
 	Partition int32         // where the tick lies
 	Offset    int64
-	NotAsOf   bool // the price is not the one of the notification's event time
+	NotAsOf   bool // the price is not the one of the notification's event time; said of remote prices only
 }
 
 // AppendAlert appends the value of an enriched alert: the notification byte

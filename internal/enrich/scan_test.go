@@ -77,7 +77,7 @@ var objects = []string{
 	`{"price":1,"price":2}`, `{"quote":{"last":1},"quote":{"bid":2}}`, `{"quote":{"last":1},"quote":3}`,
 	`{"quote":{"last":1,"last":"2"}}`, `{"quote":[{"last":1}]}`, `{"quote":null}`, `{"price":null}`,
 	`{"pr\u0069ce":5}`, `{"pric\u0065":5,"price":6}`, `{"price":6,"\u0070rice":5}`, `{"a\n\"é":true}`, `{"a\u000a\u0022\u00e9":false}`, "{\"a\\n\\\"\u00e9\":7}",
-	`{"price":-0}`, `{"price":-0.0e-0}`, `{"price":1E+5}`, `{"price":0.1e5}`, `{"price":1e999999999}`, `{"price":123456789012345678901234567890.5}`,
+	`{"\u0070\u0072\u0069\u0063\u0065":5}`, `{"price":-0}`, `{"price":-0.0e-0}`, `{"price":1E+5}`, `{"price":0.1e5}`, `{"price":1e999999999}`, `{"price":123456789012345678901234567890.5}`,
 	`{"price":"\ud83d\ude00\ud800\udc00"}`, `{"price":"\ud800"}`, `{"price":"\udc00\ud800x"}`, `{"\ud800":1}`,
 	`{"price":"\"\\\/\b\f\n\r\t"}`, `{"":""}`, `{"price":{"price":{"price":[]}}}`, "{\"price\":\"\xff\xfe\"}", "{\"\xff\":1}",
 	`{"price":[true,false,null,[],{},""]}`, `{"price":"` + strings.Repeat("日経225 ", 20) + `"}`,
@@ -221,6 +221,17 @@ func TestUnescapeAsEncodingJSON(t *testing.T) {
 	}
 	if got := appendUnescaped(nil, []byte("\xff\\u0041\xfe")); string(got) != "\xffA\xfe" {
 		t.Errorf("bytes that are not UTF-8 became %q", got)
+	}
+}
+
+func TestLongEscapedName(t *testing.T) {
+	name := strings.Repeat("日経", 100)
+	for _, raw := range []string{strings.Repeat(`\u65e5\u7d4c`, 100), strings.Repeat(`日\u7d4c`, 100), name} {
+		b := []byte(`{"` + raw + `":1}`)
+		var p picks
+		if end := scanObject(b, rootOf(t, []string{"x"}, []string{name}), &p); end != len(b) || string(p.raw(b, 1)) != "1" {
+			t.Errorf("%s: picks %q", b, p.raw(b, 1))
+		}
 	}
 }
 
