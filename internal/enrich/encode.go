@@ -112,22 +112,6 @@ func AppendCitation(dst []byte, c Citation) []byte {
 	return strconv.AppendInt(append(dst, '/'), c.Next, 10)
 }
 
-// AlertHeaders returns the headers of an enriched alert: those of the
-// notification, in their order and with their duplicates, and behind them
-// joiner-source and, unless market is nil, joiner-market. A notification that
-// had headers of these names keeps them; of headers of one name the last
-// counts. source and market are what [AppendSource] and [AppendCitation] write.
-// The result shares the bytes of its arguments, but not the slice of orig.
-func AlertHeaders(orig []record.Header, source, market []byte) []record.Header {
-	headers := make([]record.Header, len(orig), len(orig)+2)
-	copy(headers, orig)
-	headers = append(headers, record.Header{Key: []byte(HeaderSource), Value: source})
-	if market != nil {
-		headers = append(headers, record.Header{Key: []byte(HeaderMarket), Value: market})
-	}
-	return headers
-}
-
 // Header returns the value of the last header of that name; ok is false where
 // there is none.
 func Header(headers []record.Header, name string) (value []byte, ok bool) {
@@ -145,7 +129,10 @@ func Header(headers []record.Header, name string) (value []byte, ok bool) {
 // set.
 //
 // The output owns its bytes, since it outlives the fetch response that r and
-// perhaps the price lie in.
+// perhaps the price lie in. Its headers are those of the notification, in their
+// order and with their duplicates, and behind them joiner-source and, where
+// there is a citation, joiner-market: a notification that had headers of these
+// names keeps them, and of headers of one name the last counts.
 func NewAlert(topic string, source Source, r *record.Record, noteTime record.Millis, m *Match, cited *Citation) *record.Output {
 	room := alertRoom + len(r.Value) + len(m.Symbol) + len(m.Price)
 	b := newBuilder(topic, source.Partition, r, source, room)

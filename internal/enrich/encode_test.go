@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -199,24 +200,20 @@ func headersOf(pairs ...string) []record.Header {
 
 var bbca = Source{Topic: "notifications", Partition: 3, Offset: 991}
 
-func TestAlertHeaders(t *testing.T) {
-	orig := headersOf("trace", "1", "trace", "-", "joiner-source", "old/0/1")
-	orig = orig[:len(orig):len(orig)]
-	got := AlertHeaders(orig, []byte("notifications/3/991"), []byte("3/10423"))
-	want := headersOf("trace", "1", "trace", "-", "joiner-source", "old/0/1", "joiner-source", "notifications/3/991", "joiner-market", "3/10423")
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	if got := AlertHeaders(nil, []byte("t/0/1"), nil); len(got) != 1 {
-		t.Errorf("nobody was asked: %v", got)
-	}
-	if v, ok := Header(got, HeaderSource); !ok || string(v) != "notifications/3/991" {
+// withOurs are the headers of the alert of bbca at 3/10423.
+func withOurs(orig []record.Header) []record.Header {
+	return append(slices.Clip(orig), headersOf("joiner-source", "notifications/3/991", "joiner-market", "3/10423")...)
+}
+
+func TestHeaderIsTheLast(t *testing.T) {
+	headers := withOurs(headersOf("trace", "1", "trace", "-", "joiner-source", "old/0/1"))
+	if v, ok := Header(headers, HeaderSource); !ok || string(v) != "notifications/3/991" {
 		t.Errorf("the last joiner-source is %q", v)
 	}
-	if v, ok := Header(got, "trace"); !ok || v != nil {
+	if v, ok := Header(headers, "trace"); !ok || v != nil {
 		t.Errorf("the last trace is %q, not null", v)
 	}
-	if _, ok := Header(got, "Trace"); ok {
+	if _, ok := Header(headers, "Trace"); ok {
 		t.Error("names of headers match exactly")
 	}
 }
@@ -235,7 +232,7 @@ func spoil(r *record.Record) {
 
 func TestNewAlert(t *testing.T) {
 	for _, headers := range [][]record.Header{
-		nil, headersOf("a", "", "b", "-"), headersOf("a", "1", "a", "2", "joiner-market", "x", "long", strings.Repeat("v", 1000), "z", "26"),
+		nil, headersOf("a", "", "b", "-"), headersOf("a", "1", "a", "2", "joiner-market", "x", "joiner-source", "old/0/1", "long", strings.Repeat("v", 1000), "z", "26"),
 	} {
 		for _, key := range []string{"BBCA", "", "-"} {
 			r := &record.Record{Offset: 991, Timestamp: 77, Key: nullable(key), Value: []byte(`{"id": 1}`)}
@@ -247,7 +244,7 @@ func TestNewAlert(t *testing.T) {
 			want := &record.Output{
 				Topic: "enriched-alerts", Partition: 3, Timestamp: 77, Key: nullable(key),
 				Value:   AppendAlert(nil, []byte(`{"id": 1}`), noteTime, hit()),
-				Headers: AlertHeaders(headers, []byte("notifications/3/991"), []byte("3/10423")),
+				Headers: withOurs(headers),
 			}
 			spoil(r)
 			clear(m.Price)
@@ -277,7 +274,7 @@ func TestNewAlertOutgrowsItsBuffer(t *testing.T) {
 	got := NewAlert("t", bbca, r, noteTime, m, &Citation{3, 10423})
 	want := &record.Output{
 		Topic: "t", Partition: 3, Key: m.Symbol, Value: AppendAlert(nil, r.Value, noteTime, m),
-		Headers: AlertHeaders(r.Headers, []byte("notifications/3/991"), []byte("3/10423")),
+		Headers: withOurs(r.Headers),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
