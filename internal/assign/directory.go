@@ -1,0 +1,62 @@
+package assign
+
+import (
+	"slices"
+	"strings"
+)
+
+// Directory says who owns what in one generation. Everybody in the group has
+// the same one.
+type Directory struct {
+	// Generation is the one in which the directory holds.
+	Generation int32
+	// Members are all members, ascending by ID.
+	Members []Member
+	// Owners gives the owner's ID by topic and partition, "" where there is
+	// none in this generation.
+	Owners map[string][]string
+	// Partitions gives each topic's number of partitions.
+	Partitions map[string]int32
+	// Previous gives the number of partitions that a topic had before it last
+	// grew; topics that never grew while somebody looked are absent.
+	Previous map[string]int32
+	// Moving lists, by topic, the partitions without an owner because the old
+	// one has yet to let go: the next generation gives them to the new one.
+	Moving map[string][]int32
+	// Unowned lists, by topic, the partitions that nobody could own, because
+	// no member is subscribed to all that goes with them.
+	Unowned map[string][]int32
+	// Problem says what keeps the group from being assigned in full, with
+	// topics and numbers; empty when nothing does.
+	Problem string
+	// Truncated is set where the group is too large for everybody to be told
+	// everything (Options.DirectoryBudget): Members and Owners are empty.
+	Truncated bool
+}
+
+// Owner returns the member that owns the partition, false where nobody does or
+// nobody knows.
+func (d *Directory) Owner(topic string, partition int32) (Member, bool) {
+	if d == nil {
+		return Member{}, false
+	}
+	owners := d.Owners[topic]
+	if partition < 0 || int(partition) >= len(owners) || owners[partition] == "" {
+		return Member{}, false
+	}
+	return d.Member(owners[partition])
+}
+
+// Member returns the member of that ID.
+func (d *Directory) Member(id string) (Member, bool) {
+	if d == nil {
+		return Member{}, false
+	}
+	i, ok := slices.BinarySearchFunc(d.Members, id, func(m Member, id string) int {
+		return strings.Compare(m.ID, id)
+	})
+	if !ok {
+		return Member{}, false
+	}
+	return d.Members[i], true
+}

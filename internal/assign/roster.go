@@ -1,0 +1,305 @@
+package assign
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// The fields of a directory. tagMember and tagOwners repeat.
+const (
+	tagGeneration = 1
+	tagMember     = 2
+	tagTopics     = 3 // a counts
+	tagOwners     = 4
+	tagProblem    = 5
+	tagTruncated  = 6
+	tagInnerDown  = 8
+)
+
+// The fields of a member in a directory.
+const (
+	tagMemberID     = 1
+	tagMemberStable = 2
+	tagMemberAddr   = 3
+	tagMemberInst   = 4
+)
+
+// Owners are numbers: three for the ways to have none, then the members by
+// their place in the list.
+const (
+	ownerNone    = 0
+	ownerMoving  = 1
+	ownerUnowned = 2
+	ownerFirst   = 3
+)
+
+// roster is a directory on the leader, on its way to the bytes.
+type roster struct {
+	members []Member
+	owners  []ownerList
+	counts  counts
+	problem string
+	budget  int
+
+	// sarama asks once per member, and all get the same.
+	generation int32
+	encoded    []byte
+}
+
+// ownerList gives the owners of topics whose partitions are owned alike, so
+// that a co-partitioned group writes them once.
+type ownerList struct {
+	topics []string
+	codes  []uint32
+}
+
+// add groups the topic with one that is owned alike.
+func (r *roster) add(topic string, codes []uint32) {
+	for i := range r.owners {
+		if slices.Equal(r.owners[i].codes, codes) {
+			r.owners[i].topics = append(r.owners[i].topics, topic)
+			return
+		}
+	}
+	r.owners = append(r.owners, ownerList{topics: []string{topic}, codes: codes})
+}
+
+// data returns the directory's bytes for one generation. The caller must not
+// write to them, and appends only to a clipped copy.
+func (r *roster) data(generation int32) []byte {
+	if r.encoded != nil && r.generation == generation {
+		return r.encoded
+	}
+	r.generation, r.encoded = generation, r.encodeWithin(generation)
+	return r.encoded
+}
+
+func (r *roster) encodeWithin(generation int32) []byte {
+	each := r.budget / max(len(r.members), 1)
+	for _, detail := range []detail{everything, noMemberIDs} {
+		if b := compact(r.encode(generation, detail)); len(b) <= each {
+			return b
+		}
+	}
+	return compact(r.encode(generation, noOwners))
+}
+
+// detail is how much a directory tells.
+type detail uint8
+
+const (
+	everything detail = iota
+	noMemberIDs
+	noOwners
+)
+
+func (r *roster) encode(generation int32, d detail) []byte {
+	b := header(kindDirectory)
+	b = appendNumber(b, tagGeneration, uint64(max(generation, 0)))
+	b = appendField(b, tagTopics, r.counts.append(nil))
+	b = appendText(b, tagProblem, r.problem)
+	if d == noOwners {
+		return appendNumber(b, tagTruncated, 1)
+	}
+	for _, m := range r.members {
+		if d == noMemberIDs && m.MemberID != m.ID {
+			m.MemberID = ""
+		}
+		b = appendField(b, tagMember, appendMember(nil, m))
+	}
+	for _, o := range r.owners {
+		body := appendTexts(nil, o.topics)
+		body = binary.AppendUvarint(body, uint64(len(o.codes)))
+		for _, code := range o.codes {
+			body = binary.AppendUvarint(body, uint64(code))
+		}
+		b = appendField(b, tagOwners, body)
+	}
+	return b
+}
+
+func appendMember(b []byte, m Member) []byte {
+	b = appendText(b, tagMemberID, m.MemberID)
+	b = appendText(b, tagMemberStable, m.ID)
+	b = appendText(b, tagMemberAddr, m.Address)
+	return appendText(b, tagMemberInst, m.Instance)
+}
+
+// compactAbove is the size in bytes from which compression is worth its field.
+const compactAbove = 512
+
+// compact compresses what is large. It returns what it was given where that
+// does not help.
+func compact(data []byte) []byte {
+	if len(data) < compactAbove || len(data) > maxInflated {
+		return data
+	}
+	body, err := deflated(data[headerSize:])
+	if err != nil || len(body) >= len(data) {
+		return data
+	}
+	return appendField(header(kindDirectory), tagDeflated, body)
+}
+
+// received is what comes down to a member.
+type received struct {
+	directory Directory
+	counts    counts
+	inner     []byte // the bytes of the strategy inside, under the wrapper
+}
+
+// decodeDirectory reads a directory of this major version. Errors: errForeign,
+// a versionError, or what is wrong with it.
+func decodeDirectory(data []byte) (received, error) {
+	fields, err := openFormat(data, kindDirectory)
+	if err != nil {
+		return received{}, err
+	}
+	var (
+		r      received
+		d      = &r.directory
+		owners []ownerList
+	)
+	err = eachField(fields, func(tag uint64, c *cursor) error {
+		switch tag {
+		case tagGeneration:
+			d.Generation = c.int32()
+		case tagTopics:
+			r.counts = c.counts()
+		case tagProblem:
+			d.Problem = string(c.b)
+		case tagTruncated:
+			d.Truncated = c.uvarint() != 0
+		case tagInnerDown:
+			r.inner = c.b
+		case tagMember:
+			m, err := decodeMember(c.b)
+			d.Members = append(d.Members, m)
+			return err
+		case tagOwners:
+			owners = append(owners, c.ownerList())
+		}
+		return nil
+	})
+	if err != nil {
+		return received{}, err
+	}
+	if err := d.fill(owners); err != nil {
+		return received{}, err
+	}
+	d.fillCounts(r.counts)
+	return r, nil
+}
+
+func decodeMember(fields []byte) (Member, error) {
+	var m Member
+	err := eachField(fields, func(tag uint64, c *cursor) error {
+		switch tag {
+		case tagMemberID:
+			m.MemberID = string(c.b)
+		case tagMemberStable:
+			m.ID = string(c.b)
+		case tagMemberAddr:
+			m.Address = string(c.b)
+		case tagMemberInst:
+			m.Instance = string(c.b)
+		}
+		return nil
+	})
+	return m, err
+}
+
+func (c *cursor) ownerList() ownerList {
+	o := ownerList{topics: c.texts()}
+	n := c.length()
+	o.codes = make([]uint32, 0, n)
+	for range n {
+		o.codes = append(o.codes, uint32(c.int32()))
+	}
+	return o
+}
+
+// fill turns numbers into the owners' IDs, and orders the members.
+func (d *Directory) fill(lists []ownerList) error {
+	d.Owners = make(map[string][]string)
+	d.Moving = make(map[string][]int32)
+	d.Unowned = make(map[string][]int32)
+	cells := 0
+	for _, list := range lists {
+		// A list is written once for all its topics: a short one could ask for
+		// any amount of memory.
+		if cells += len(list.topics) * len(list.codes); cells > maxInflated {
+			return fmt.Errorf("owners of more than %d partitions", maxInflated)
+		}
+		for _, topic := range list.topics {
+			if err := d.fillTopic(topic, list.codes); err != nil {
+				return err
+			}
+		}
+	}
+	// Owners refer to members by place: only now may they be moved.
+	slices.SortStableFunc(d.Members, compareMembers)
+	return nil
+}
+
+func (d *Directory) fillTopic(topic string, codes []uint32) error {
+	owners := make([]string, len(codes))
+	for p, code := range codes {
+		switch code {
+		case ownerNone:
+		case ownerMoving:
+			d.Moving[topic] = append(d.Moving[topic], int32(p))
+		case ownerUnowned:
+			d.Unowned[topic] = append(d.Unowned[topic], int32(p))
+		default:
+			i := int(code) - ownerFirst
+			if i >= len(d.Members) {
+				return fmt.Errorf("topic %q partition %d: owner %d of %d members", topic, p, i, len(d.Members))
+			}
+			owners[p] = d.Members[i].ID
+		}
+	}
+	d.Owners[topic] = owners
+	return nil
+}
+
+func (d *Directory) fillCounts(c counts) {
+	d.Partitions = make(map[string]int32, len(c.topics))
+	d.Previous = make(map[string]int32)
+	for _, t := range c.topics {
+		d.Partitions[t.name] = t.now
+		if t.was > 0 {
+			d.Previous[t.name] = t.was
+		}
+	}
+}
+
+// rosterOf writes down what a plan gives to whom, for strategies that hand out
+// single partitions.
+func rosterOf(peers []peer, plan map[string]map[string][]int32, seen map[string]int32) roster {
+	var r roster
+	byTopic := make(map[string][]uint32, len(seen))
+	for topic, n := range seen {
+		codes := make([]uint32, n)
+		for p := range codes {
+			codes[p] = ownerUnowned
+		}
+		byTopic[topic] = codes
+	}
+	for i := range peers {
+		r.members = append(r.members, peers[i].Member)
+		for topic, partitions := range plan[peers[i].MemberID] {
+			for _, p := range partitions {
+				if codes := byTopic[topic]; p >= 0 && int(p) < len(codes) {
+					codes[p] = ownerFirst + uint32(i)
+				}
+			}
+		}
+	}
+	for _, topic := range slices.Sorted(maps.Keys(byTopic)) {
+		r.add(topic, byTopic[topic])
+	}
+	return r
+}

@@ -1,0 +1,105 @@
+package assign
+
+import (
+	"encoding/binary"
+)
+
+// The fields of user data.
+const (
+	tagID       = 1
+	tagAddress  = 2
+	tagInstance = 3
+	tagCounts   = 4
+	tagHeld     = 5
+	tagFlags    = 6
+	tagJoined   = 7
+	tagInner    = 8
+)
+
+const flagEager = 1 << 0
+
+// userData is what a member tells the leader. Equal knowledge gives equal
+// bytes: a follower whose bytes changed while the group is stable would set off
+// a rebalance by asking for its assignment again.
+type userData struct {
+	Identity
+	counts counts
+	held   held
+	// eager says that the member gives up everything before it joins, so that
+	// held is what it had until now. Otherwise the coordinator's protocol
+	// carries what it owns, and held is only where it would like to be again.
+	eager bool
+	// joined are the topics that make a whole index for this member.
+	joined []string
+	// inner are the bytes of the strategy inside, under the wrapper.
+	inner []byte
+}
+
+// held are the indices that a member last had in whole.
+type held struct {
+	// since is the generation that last changed them. Of two members that
+	// remember the same index, the one with the higher number had it last: its
+	// number is at least that of the generation that gave it the index, and
+	// the other's is below that. Unlike the current generation, it stays put.
+	since   int32
+	indices []int32 // ascending
+}
+
+func (u *userData) encode() []byte {
+	b := header(kindUserData)
+	b = appendText(b, tagID, u.ID)
+	b = appendText(b, tagAddress, u.Address)
+	b = appendText(b, tagInstance, u.Instance)
+	if u.counts.epoch > 0 {
+		b = appendField(b, tagCounts, u.counts.append(nil))
+	}
+	if len(u.held.indices) > 0 {
+		body := binary.AppendUvarint(nil, uint64(max(u.held.since, 0)))
+		b = appendField(b, tagHeld, appendRuns(body, u.held.indices))
+	}
+	if u.eager {
+		b = appendNumber(b, tagFlags, flagEager)
+	}
+	if len(u.joined) > 0 {
+		b = appendField(b, tagJoined, appendTexts(nil, u.joined))
+	}
+	if len(u.inner) > 0 {
+		b = appendField(b, tagInner, u.inner)
+	}
+	return b
+}
+
+// decodeUserData reads user data of this major version. Errors: errForeign,
+// a versionError, or what is wrong with it.
+func decodeUserData(data []byte) (userData, error) {
+	fields, err := openFormat(data, kindUserData)
+	if err != nil {
+		return userData{}, err
+	}
+	var u userData
+	err = eachField(fields, func(tag uint64, c *cursor) error {
+		switch tag {
+		case tagID:
+			u.ID = string(c.b)
+		case tagAddress:
+			u.Address = string(c.b)
+		case tagInstance:
+			u.Instance = string(c.b)
+		case tagCounts:
+			u.counts = c.counts()
+		case tagHeld:
+			u.held = held{since: c.int32(), indices: c.runs()}
+		case tagFlags:
+			u.eager = c.uvarint()&flagEager != 0
+		case tagJoined:
+			u.joined = c.texts()
+		case tagInner:
+			u.inner = c.b
+		}
+		return nil
+	})
+	if err != nil {
+		return userData{}, err
+	}
+	return u, nil
+}
