@@ -23,7 +23,7 @@ SCRIPTS := .ci/run test/install test/timed $(wildcard test/image/*) \
 	$(filter-out %.xml,$(wildcard test/kafka/*))
 
 # Tests on a real cluster are those named TestKafka…; only their packages run.
-KAFKA_PACKAGES = $(shell grep -rl --include='*_test.go' '^func TestKafka' cmd internal test bench 2>/dev/null | xargs -r -n 1 dirname | sort -u | sed 's|^|./|')
+KAFKA_PACKAGES = $(shell grep -rl --include='*_test.go' '^func TestKafka' cmd internal test 2>/dev/null | xargs -r -n 1 dirname | sort -u | sed 's|^|./|')
 
 TIMED := @test/timed $@
 
@@ -57,7 +57,7 @@ test-kafka: ## End-to-end tests on three Apache Kafka brokers started for them
 bench: build ## Go benchmarks, then the joiner beside a bare consumer loop on a real broker
 	@test/install java maven
 	$(TIMED) go test -run '^$$' -bench . -benchmem -timeout 30m ./...
-	@test/timed $@-end-to-end go run ./bench -joiner bin/joiner $(BENCH_FLAGS)
+	@test/timed $@-end-to-end go run ./test/bench -joiner bin/joiner $(BENCH_FLAGS)
 
 .PHONY: lint
 lint: tidy-check $(GOLANGCI) ## Static checks of Go and of the scripts

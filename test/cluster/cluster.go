@@ -147,30 +147,46 @@ func (c *Cluster) Name(prefix string) string {
 	return fmt.Sprintf("%s-%d-%x-%d", prefix, os.Getpid(), time.Now().UnixNano()&0xffffff, c.names.Add(1))
 }
 
-// Topic creates a topic and returns once every broker in Brokers knows a
-// leader for each of its partitions. The replication factor is the cluster's
-// default; configs may be nil. The topic is removed when the test ends.
+// Topic creates a topic as CreateTopic does; it is removed when the test ends.
 func (c *Cluster) Topic(t testing.TB, name string, partitions int32, configs map[string]string) {
 	t.Helper()
-	admin := c.Admin(t)
-	entries := make(map[string]*string, len(configs))
-	for k, v := range configs {
-		entries[k] = &v
+	if err := c.CreateTopic(name, partitions, configs); err != nil {
+		t.Fatal(err)
 	}
-	err := admin.CreateTopic(name, &sarama.TopicDetail{
-		NumPartitions: partitions, ReplicationFactor: -1, ConfigEntries: entries,
-	}, false)
-	if err != nil {
-		t.Fatalf("creating topic %s: %v", name, err)
-	}
+	// Not the administrator of the creation: the test may have stopped the
+	// broker that it was connected to.
 	t.Cleanup(func() {
+		admin, err := sarama.NewClusterAdmin(c.Brokers, Config())
+		if err != nil {
+			return // the cluster is gone already
+		}
+		defer func() { _ = admin.Close() }()
 		if err := admin.DeleteTopic(name); err != nil && !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
 			t.Logf("removing topic %s: %v", name, err)
 		}
 	})
-	if err := c.awaitTopic(name, partitions); err != nil {
-		t.Fatal(err)
+}
+
+// CreateTopic creates a topic and returns once every broker in Brokers knows a
+// leader for each of its partitions. The replication factor is the cluster's
+// default; configs may be nil.
+func (c *Cluster) CreateTopic(name string, partitions int32, configs map[string]string) error {
+	admin, err := sarama.NewClusterAdmin(c.Brokers, Config())
+	if err != nil {
+		return fmt.Errorf("connecting to %v: %w", c.Brokers, err)
 	}
+	defer func() { _ = admin.Close() }()
+	entries := make(map[string]*string, len(configs))
+	for k, v := range configs {
+		entries[k] = &v
+	}
+	err = admin.CreateTopic(name, &sarama.TopicDetail{
+		NumPartitions: partitions, ReplicationFactor: -1, ConfigEntries: entries,
+	}, false)
+	if err != nil {
+		return fmt.Errorf("creating topic %s: %w", name, err)
+	}
+	return c.awaitTopic(name, partitions)
 }
 
 // awaitTopic asks each broker in turn: what one knows another may learn a
