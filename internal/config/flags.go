@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -18,7 +17,6 @@ func namedFlags() []namedFlag {
 	return []namedFlag{
 		{"brokers", "kafka.brokers", "bootstrap servers, host:port, separated by commas"},
 		{"group-id", "group.id", "consumer group"},
-		{"strategy", "group.strategy", "assignment strategy: copartition, range, roundrobin, sticky"},
 		{"http-listen", "http.listen", "address of probes and metrics"},
 		{"log-level", "log.level", "debug, info, warn, error"},
 		{"log-format", "log.format", "json, console"},
@@ -27,14 +25,11 @@ func namedFlags() []namedFlag {
 
 // AddFlags adds the flags that set configuration keys: --set key=value for any
 // key, repeatable, and flags with a name of their own for the common ones.
-// Load reads those that were given. skip leaves out flags whose name a command
-// needs for something else.
-func AddFlags(flags *pflag.FlagSet, skip ...string) {
+// Load reads those that were given.
+func AddFlags(flags *pflag.FlagSet) {
 	flags.StringArray(setFlag, nil, "set any configuration `key=value`, repeatable; lists with commas")
 	for _, f := range namedFlags() {
-		if !slices.Contains(skip, f.name) {
-			flags.String(f.name, "", fmt.Sprintf("%s (%s)", f.usage, f.key))
-		}
+		flags.String(f.name, "", fmt.Sprintf("%s (%s)", f.usage, f.key))
 	}
 }
 

@@ -250,15 +250,6 @@ func TestNamedFlagsNameKeys(t *testing.T) {
 	}
 }
 
-func TestAddFlagsSkips(t *testing.T) {
-	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	AddFlags(flags, "strategy")
-	if flags.Lookup("strategy") != nil || flags.Lookup("brokers") == nil {
-		t.Error("strategy should be left out, and only that")
-	}
-	load(t, Options{Flags: flags})
-}
-
 func TestEmptyVariableEmptiesItsKey(t *testing.T) {
 	got := load(t, Options{Environ: []string{"JOINER_TOPICS_DEAD_LETTERS="}})
 	if got.Topics.DeadLetters != "" {
