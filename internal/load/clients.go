@@ -28,10 +28,11 @@ func newRun(opts Options) (*run, error) {
 // at a time: an acknowledgement must not wait for a fetch that waits for alerts.
 func (r *run) connect() error {
 	var err error
-	if r.producing, err = r.client(r.producerConfig); err != nil {
+	// Reading first: it gives up sooner, so a wrong address is reported at once.
+	if r.reading, err = r.client(readerConfig); err != nil {
 		return err
 	}
-	if r.reading, err = r.client(readerConfig); err != nil {
+	if r.producing, err = r.client(r.producerConfig); err != nil {
 		return err
 	}
 	if r.ticksTo, err = partitionCount(r.producing, r.opts.MarketTopic); err != nil {
@@ -78,6 +79,7 @@ func (r *run) producerConfig(c *sarama.Config) {
 	c.Producer.Return.Successes = true
 	c.Producer.Return.Errors = true
 	c.Producer.Partitioner = sarama.NewManualPartitioner
+	c.Metadata.Retry.Max = 120 // a batch whose partition has no leader fails when these are used up
 	c.Producer.Retry.Max = 300
 	c.Producer.Retry.Backoff = 100 * time.Millisecond
 	// sarama's default also bounds a batch, below Kafka's default for a topic;

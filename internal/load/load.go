@@ -195,8 +195,12 @@ func (r *run) run(ctx context.Context) (Report, error) {
 	defer progress.stop()
 
 	err := r.produce(ctx)
-	if closing := r.producer.close(); err == nil {
-		err = closing
+	if err == nil {
+		err = r.producer.flush()
+	}
+	r.producer.close()
+	if err == nil {
+		err = r.fault() // of the last records
 	}
 	r.finished = time.Now()
 	if err == nil {

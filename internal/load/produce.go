@@ -15,9 +15,10 @@ import (
 // records once nobody reads its answers, so both kinds have a reader of their
 // own for as long as it lives.
 type producer struct {
-	async sarama.AsyncProducer
-	done  sync.WaitGroup
-	ticks atomic.Int64 // acknowledged
+	async    sarama.AsyncProducer
+	done     sync.WaitGroup
+	inFlight sync.WaitGroup // records without an answer
+	ticks    atomic.Int64   // acknowledged
 }
 
 func newProducer(r *run) (*producer, error) {
@@ -35,12 +36,12 @@ func newProducer(r *run) (*producer, error) {
 func (p *producer) readSuccesses(t *tracker) {
 	defer p.done.Done()
 	for m := range p.async.Successes() {
-		sent, notification := m.Metadata.(time.Time)
-		if !notification {
+		if sent, notification := m.Metadata.(time.Time); notification {
+			t.acknowledged(m.Partition, m.Offset, sent)
+		} else {
 			p.ticks.Add(1)
-			continue
 		}
-		t.acknowledged(m.Partition, m.Offset, sent)
+		p.inFlight.Done()
 	}
 }
 
@@ -48,6 +49,7 @@ func (p *producer) readErrors(fail func(error)) {
 	defer p.done.Done()
 	for e := range p.async.Errors() {
 		fail(fmt.Errorf("produce to %s/%d: %w", e.Msg.Topic, e.Msg.Partition, e.Err))
+		p.inFlight.Done()
 	}
 }
 
@@ -55,24 +57,40 @@ func (p *producer) readErrors(fail func(error)) {
 // half a minute, and a broker that is gone will not answer the last records.
 const closeWithin = 40 * time.Second
 
-// errUnacknowledged: the producer could not be closed in time.
+// errUnacknowledged: what was sent was not all answered in time.
 var errUnacknowledged = errors.New("records are still unacknowledged")
 
-// close flushes and waits for every answer.
-func (p *producer) close() error {
+// flush waits until every record is answered. It has to come before close: a
+// closing sarama fails the batches that it would otherwise have tried again
+// (seen when a leader moved just before the end).
+func (p *producer) flush() error {
+	if !within(closeWithin, p.inFlight.Wait) {
+		return fmt.Errorf("produce: %w after %s", errUnacknowledged, closeWithin)
+	}
+	return nil
+}
+
+// close ends the producer and waits for its readers. Records that were not
+// flushed may be lost.
+func (p *producer) close() {
 	p.async.AsyncClose()
-	closed := make(chan struct{})
+	within(closeWithin, p.done.Wait)
+}
+
+// within says whether wait returned in time.
+func within(limit time.Duration, wait func()) bool {
+	over := make(chan struct{})
 	go func() {
-		defer close(closed)
-		p.done.Wait()
+		defer close(over)
+		wait()
 	}()
-	timer := time.NewTimer(closeWithin)
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-closed:
-		return nil
+	case <-over:
+		return true
 	case <-timer.C:
-		return fmt.Errorf("produce: %w after %s", errUnacknowledged, closeWithin)
+		return false
 	}
 }
 
@@ -133,12 +151,15 @@ func (r *run) waitTurn(ctx context.Context, pace *pacer) (bool, error) {
 }
 
 func (r *run) send(ctx context.Context, m *sarama.ProducerMessage) (bool, error) {
+	r.producer.inFlight.Add(1)
 	select {
 	case r.producer.async.Input() <- m:
 		return true, nil
 	case <-ctx.Done():
+		r.producer.inFlight.Done()
 		return false, r.fault()
 	case err := <-r.failed:
+		r.producer.inFlight.Done()
 		return false, err
 	}
 }
