@@ -1,0 +1,377 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"joiner/internal/assign"
+	"joiner/internal/config"
+	"joiner/internal/deliver"
+	"joiner/internal/enrich"
+	"joiner/internal/kafka"
+	"joiner/internal/member"
+	"joiner/internal/metrics"
+	"joiner/internal/record"
+	"joiner/internal/server"
+	"joiner/internal/task"
+)
+
+// Options is what a joiner is made of.
+type Options struct {
+	Config   config.Config
+	Registry *prometheus.Registry // nil: one of its own
+	Logger   *zap.Logger          // nil: nothing is logged
+	Build    Build
+	// Remote answers look-ups that this pod cannot; nil: they are misses.
+	Remote Remote
+	// Identity is the member's stable name; empty: made at random.
+	Identity string
+}
+
+// Build is what joiner_build_info says.
+type Build struct{ Version, Commit, Go, Sarama string }
+
+// App is one joiner. Make it with New, run it once with Run.
+type App struct {
+	o       Options
+	log     *zap.Logger
+	reg     *prometheus.Registry
+	metrics *metrics.Metrics
+	topics  [record.Sides]string
+	market  *enrich.MarketDecoder
+	note    *enrich.NoteDecoder
+	places  *places
+	waiting *task.Waiting
+	member  *member.Member
+	strats  []sarama.BalanceStrategy
+	outputs outputs
+	addr    atomic.Value // net.Addr
+
+	connected atomic.Bool
+	stopping  atomic.Bool
+
+	// Set once connected, before the group is joined.
+	clients   *kafka.Clients
+	writer    *deliver.Writer
+	committer *deliver.Committer
+}
+
+// New makes a joiner; it opens nothing and talks to nobody yet.
+func New(o Options) (*App, error) {
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	if o.Registry == nil {
+		o.Registry = prometheus.NewRegistry()
+	}
+	c := o.Config
+	a := &App{
+		o:       o,
+		log:     o.Logger.With(zap.String("group", c.Group.ID)),
+		reg:     o.Registry,
+		topics:  [record.Sides]string{c.Topics.MarketUpdates, c.Topics.Notifications},
+		waiting: task.NewWaiting(c.Join.MaxWaiting),
+	}
+	a.metrics = metrics.New(a.reg, metrics.Options{
+		Topics:  a.topics,
+		Version: o.Build.Version, Commit: o.Build.Commit, Go: o.Build.Go, Sarama: o.Build.Sarama,
+	})
+	a.metrics.SetReady(func() bool { return a.Ready().Ready })
+	if err := a.decoders(); err != nil {
+		return nil, err
+	}
+	var err error
+	if a.places, err = newPlaces(c.Topics); err != nil {
+		return nil, err
+	}
+	a.member = member.New(member.Options{
+		Topics: a.topics, NewTask: a.newTask, Interrupt: a.interruptJoin,
+		Metrics: &a.metrics.Group, Logger: a.log,
+	})
+	if a.strats, err = assign.New(assign.Options{
+		Strategy: c.Group.Strategy, UpgradeFrom: c.Group.UpgradeFrom, Topics: a.topics[:],
+		Identity:     assign.Identity{ID: o.Identity},
+		OnAssignment: a.assigned, Log: a.log,
+	}); err != nil {
+		return nil, err
+	}
+	a.outputs = outputs{
+		conf: c.Topics, metrics: a.metrics, log: a.log,
+		writer: func() []deliver.Fault {
+			if !a.connected.Load() {
+				return nil
+			}
+			return a.writer.Faults()
+		},
+	}
+	return a, nil
+}
+
+func (a *App) decoders() (err error) {
+	c := a.o.Config
+	a.market, err = enrich.NewMarketDecoder(enrich.MarketOptions{
+		Symbol: c.Market.Symbol, Price: c.Market.Price,
+		EventTime: c.Market.EventTime, EventTimeUnit: c.Market.EventTimeUnit,
+	})
+	if err != nil {
+		return fmt.Errorf("market: %w", err)
+	}
+	a.note, err = enrich.NewNoteDecoder(enrich.NoteOptions{
+		Symbol: c.Notification.Symbol, EventTime: c.Notification.EventTime, EventTimeUnit: c.Notification.EventTimeUnit,
+	})
+	if err != nil {
+		return fmt.Errorf("notification: %w", err)
+	}
+	return nil
+}
+
+// Addr is where the probes listen, with the real port; nil before Run has
+// opened it.
+func (a *App) Addr() net.Addr {
+	addr, _ := a.addr.Load().(net.Addr)
+	return addr
+}
+
+// Registry is where the metrics are registered.
+func (a *App) Registry() *prometheus.Registry { return a.reg }
+
+// Member is the pod's standing in its group, for the demo and for tests.
+func (a *App) Member() *member.Member { return a.member }
+
+// Lookup answers a question about a partition that this pod owns.
+func (a *App) Lookup(q task.Query, done func(task.Answer)) {
+	(&prices{owner: a.member, again: localAgain, tries: 0}).Ask(q, done)
+}
+
+// Run joins the group and works until ctx ends, then stops gracefully within
+// shutdown.timeout. It returns nil after a clean stop, and an error that says
+// what was left where the stop was cut short.
+func (a *App) Run(ctx context.Context) error {
+	var s stack
+	defer s.abandon()
+	if err := a.listen(ctx, &s); err != nil {
+		return err
+	}
+	if err := a.connect(ctx, &s); err != nil {
+		if ctx.Err() != nil {
+			return a.stop(&s)
+		}
+		return errors.Join(err, a.stop(&s))
+	}
+	err := a.consume(ctx, &s)
+	return errors.Join(err, a.stop(&s))
+}
+
+// listen opens the probes first: liveness answers from then on.
+func (a *App) listen(ctx context.Context, s *stack) error {
+	c := a.o.Config.HTTP
+	srv, err := server.Start(ctx, server.Options{
+		Listen: c.Listen, PprofListen: c.PprofListen, Status: a, Gatherer: a.reg, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	s.push("http server", srv.Close)
+	a.addr.Store(srv.Addr())
+	a.log.Info("listening", zap.String("http", srv.Addr().String()))
+	return nil
+}
+
+// stop runs the stop stack within shutdown.timeout.
+func (a *App) stop(s *stack) error {
+	a.stopping.Store(true)
+	limit := a.o.Config.Shutdown.Timeout
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := s.unwind(ctx, a.log); err != nil {
+		return fmt.Errorf("shutdown: %w", err)
+	}
+	a.log.Info("stopped")
+	return nil
+}
+
+// connect reaches the brokers and makes what needs them.
+func (a *App) connect(ctx context.Context, s *stack) error {
+	clients, err := kafka.Connect(ctx, a.kafkaOptions())
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	a.clients = clients
+	s.push("kafka clients", func(context.Context) error { return clients.Close() })
+	if err := a.startWriter(s); err != nil {
+		return err
+	}
+	if err := a.startCommitter(s); err != nil {
+		return err
+	}
+	a.connected.Store(true)
+	a.outputs.facts = clients.Facts
+	every := a.o.Config.Kafka.MetadataRefresh
+	a.outputs.look(ctx, every) // before the first record: limits are to be known by then
+	s.goRun("topic watch", func(ctx context.Context) error { return a.outputs.run(ctx, every) })
+	return a.startLatest(ctx)
+}
+
+func (a *App) kafkaOptions() kafka.Options {
+	c := a.o.Config
+	topics := []string{c.Topics.MarketUpdates, c.Topics.Notifications, c.Topics.EnrichedAlerts}
+	if c.Topics.DeadLetters != "" {
+		topics = append(topics, c.Topics.DeadLetters)
+	}
+	return kafka.Options{
+		Brokers: c.Kafka.Brokers, ClientID: c.Kafka.ClientID, Rack: c.Kafka.Rack, Version: c.Kafka.Version,
+		Topics:          topics,
+		ReadCommitted:   c.Kafka.IsolationLevel == "read_committed",
+		MetadataRefresh: c.Kafka.MetadataRefresh,
+		GroupID:         c.Group.ID,
+		Heartbeat:       c.Group.HeartbeatInterval, SessionTimeout: c.Group.SessionTimeout,
+		RebalanceTimeout: c.Group.RebalanceTimeout,
+		Strategies:       a.strats,
+		Log:              a.o.Logger, // it names the group itself where one is meant
+	}
+}
+
+// assigned hears of a new assignment, under sarama's locks.
+func (a *App) assigned(as assign.Assignment) {
+	a.places.learn(as.Directory)
+	a.member.OnAssigned(as)
+}
+
+// interruptJoin ends a JoinGroup under way; before there are clients there is
+// none.
+func (a *App) interruptJoin() {
+	if a.connected.Load() {
+		a.clients.InterruptJoin()
+	}
+}
+
+func (a *App) startWriter(s *stack) (err error) {
+	c := a.o.Config
+	a.writer, err = deliver.NewWriter(deliver.Options{
+		Client: a.clients.Producer, Linger: c.Delivery.Linger, Compression: c.Delivery.Compression,
+		MaxMessageBytes: c.Delivery.MaxMessageBytes, Limits: a.outputs.limits,
+		Log: a.log, Metrics: deliver.Metrics{ProduceError: a.metrics.Delivery.ProduceError},
+	})
+	if err != nil {
+		return err
+	}
+	s.goRun("writer", a.writer.Run)
+	s.push("writer", func(ctx context.Context) error {
+		if left := a.writer.Close(ctx); left > 0 {
+			return fmt.Errorf("%d outputs were never acknowledged", left)
+		}
+		return nil
+	})
+	return nil
+}
+
+func (a *App) startCommitter(s *stack) (err error) {
+	a.committer, err = deliver.NewCommitter(deliver.CommitterOptions{
+		Interval: a.o.Config.Delivery.CommitInterval,
+		Topics:   a.topics,
+		Member: func() (deliver.Generation, bool) {
+			session, ok := a.member.Session()
+			return deliver.Generation{MemberID: session.MemberID, Generation: session.Generation}, ok
+		},
+		Commit: a.commit,
+		OnResult: func(ok bool) {
+			if ok {
+				a.metrics.Delivery.CommitsOK.Inc()
+				return
+			}
+			a.metrics.Delivery.CommitsFailed.Inc()
+		},
+		Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	s.goRun("committer", a.committer.Run)
+	return nil
+}
+
+func (a *App) commit(ctx context.Context, g deliver.Generation, offsets map[string]map[int32]int64) (map[string]map[int32]error, error) {
+	return a.clients.CommitOffsets(ctx, kafka.Generation{
+		Group: a.o.Config.Group.ID, MemberID: g.MemberID, Generation: g.Generation,
+	}, offsets)
+}
+
+// consume is the member's life in the group.
+func (a *App) consume(ctx context.Context, s *stack) error {
+	group, err := a.clients.Group()
+	if err != nil {
+		return err
+	}
+	s.push("consumer group", func(ctx context.Context) error {
+		return within(ctx, group.Close)
+	})
+	running, cancel := context.WithCancel(ctx)
+	result := make(chan error, 1)
+	go func() { result <- a.member.Run(running, group) }()
+	s.push("member", func(ctx context.Context) error {
+		cancel()
+		select {
+		case err := <-result:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("tasks did not end in time: %s", a.uncommitted())
+		}
+	})
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-result:
+		result <- nil
+		return err
+	}
+}
+
+// newTask makes the task of an index; the member calls it.
+func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *task.Task {
+	c := a.o.Config
+	t := task.New(task.Options{
+		Index: index, Mine: halves, Topics: a.topics, Alerts: c.Topics.EnrichedAlerts,
+		DeadLetters:         c.Topics.DeadLetters,
+		DeadLetterPartition: func() int32 { return a.outputs.deadLetterPartition(index) },
+		Market:              a.market, Note: a.note, Placement: a.places.At(index),
+		History: c.Join.History, MaxIdle: c.Join.MaxIdle, Wait: c.Join.Wait, Waiting: a.waiting,
+		OnMiss: task.Policy(c.Join.OnMiss), OnUnavailable: task.Policy(c.Join.OnUnavailable),
+		Ends: a.clients.Ends, Log: a.clients.Reader, Sink: a.writer, Flow: flow,
+		Prices: &prices{owner: a.member, remote: a.o.Remote, again: localAgain, tries: int(c.Join.RemotePatience / localAgain)},
+		Commit: func(ctx context.Context, t *task.Task) error {
+			defer a.committer.Unregister(t)
+			return a.committer.CommitNow(ctx, t)
+		},
+		Drain:   min(c.Group.RebalanceTimeout/3, c.Shutdown.Timeout/2),
+		Metrics: a.metrics.Partition(index, halves),
+		Logger:  a.log,
+	})
+	a.committer.Register(t)
+	return t
+}
+
+// localAgain is the pause between two tries of a look-up in this process.
+const localAgain = 100 * time.Millisecond
+
+// uncommitted says which partitions a cut-short stop leaves behind.
+func (a *App) uncommitted() string {
+	status := a.member.Status()
+	text := "nothing"
+	for i, t := range status.Tasks {
+		if i == 0 {
+			text = ""
+		} else {
+			text += "; "
+		}
+		text += fmt.Sprintf("partition %d: position %s, committed %s, %d unsettled", t.Index, t.Position, t.Committed, t.Unsettled)
+	}
+	return "uncommitted: " + text
+}

@@ -1,0 +1,182 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"joiner/internal/config"
+	"joiner/internal/deliver"
+	"joiner/internal/kafka"
+	"joiner/internal/metrics"
+	"joiner/internal/record"
+)
+
+// outputs knows the topics around the join: whether the outputs are there,
+// with how many partitions and what they take, and how long the inputs keep
+// records. It looks again every kafka.metadata_refresh, and makes or grows the
+// output topics where topics.create says so.
+type outputs struct {
+	conf    config.Topics
+	facts   *kafka.Facts
+	writer  func() []deliver.Fault
+	metrics *metrics.Metrics
+	log     *zap.Logger
+
+	mu     sync.Mutex
+	topics map[string]kafka.Topic
+	bounds map[string]deliver.Limits
+	err    error // why the last look failed; nil
+}
+
+func (o *outputs) inputs() []string {
+	return []string{o.conf.MarketUpdates, o.conf.Notifications}
+}
+
+func (o *outputs) names() []string {
+	if o.conf.DeadLetters == "" {
+		return []string{o.conf.EnrichedAlerts}
+	}
+	return []string{o.conf.EnrichedAlerts, o.conf.DeadLetters}
+}
+
+// run looks until ctx ends.
+func (o *outputs) run(ctx context.Context, every time.Duration) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		o.look(ctx, every)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// look learns what there is, within a bound: brokers that are away are no
+// reason to keep what was known from being looked at again.
+func (o *outputs) look(ctx context.Context, every time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, max(every, 5*time.Second))
+	defer cancel()
+	err := o.lookOnce(ctx)
+	if ctx.Err() == nil && err != nil {
+		o.log.Warn("output topics are not as they should be", zap.Error(err))
+	}
+	o.mu.Lock()
+	o.err = err
+	o.mu.Unlock()
+}
+
+func (o *outputs) lookOnce(ctx context.Context) error {
+	var made error
+	if o.conf.Create {
+		made = o.facts.EnsureOutputs(ctx, kafka.Outputs{
+			Inputs: o.inputs(), Topics: o.names(), ReplicationFactor: o.conf.ReplicationFactor,
+		})
+	}
+	all := append(o.inputs(), o.names()...)
+	topics, err := o.facts.Topics(ctx, all...)
+	if err != nil {
+		return fmt.Errorf("looking up topics: %w", err)
+	}
+	configs, err := o.facts.Configs(ctx, all...)
+	if err != nil {
+		return fmt.Errorf("looking up topic configurations: %w", err)
+	}
+	o.mu.Lock()
+	o.topics = topics
+	o.bounds = make(map[string]deliver.Limits, len(configs))
+	for name, c := range configs {
+		o.bounds[name] = limitsOf(c)
+	}
+	o.mu.Unlock()
+	for side, name := range o.inputs() {
+		o.metrics.Group.SetTopicPartitions(name, topics[name].Partitions)
+		o.metrics.SetRetention(record.Side(side), time.Duration(configs[name].RetentionMillis)*time.Millisecond)
+	}
+	return made
+}
+
+// limitsOf translates a topic's settings; what is not known is not judged.
+func limitsOf(c kafka.TopicConfig) deliver.Limits {
+	if !c.Known {
+		return deliver.Limits{}
+	}
+	return deliver.Limits{
+		MaxMessageBytes: int(c.MaxMessageBytes),
+		TimestampBefore: millis(c.TimestampBefore),
+		TimestampAfter:  millis(c.TimestampAfter),
+		LogAppendTime:   c.LogAppendTime,
+	}
+}
+
+// millis is a duration, 0 (no limit) where it does not fit one.
+func millis(ms int64) time.Duration {
+	if ms < 0 || ms > math.MaxInt64/int64(time.Millisecond) {
+		return 0
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// limits implements deliver.Options.Limits.
+func (o *outputs) limits(topic string) deliver.Limits {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.bounds[topic]
+}
+
+// deadLetterPartition is the same number where the topic has it, else that
+// number modulo its count.
+func (o *outputs) deadLetterPartition(index int32) int32 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.topics[o.conf.DeadLetters].Partitions
+	if n <= 0 || index < n {
+		return index
+	}
+	return index % n
+}
+
+// reasons says what keeps outputs from being written.
+func (o *outputs) reasons() (reasons []string) {
+	waiting := o.writer() // before the lock: the writer asks for limits under its own
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.topics == nil {
+		if o.err != nil {
+			return []string{"output topics: " + o.err.Error()}
+		}
+		return []string{"output topics have not been looked up yet"}
+	}
+	want := int32(0)
+	for _, name := range o.inputs() {
+		if t := o.topics[name]; !t.Exists() {
+			reasons = append(reasons, missing("input", t))
+		}
+		want = max(want, o.topics[name].Partitions)
+	}
+	for _, name := range o.names() {
+		switch t := o.topics[name]; {
+		case !t.Exists():
+			reasons = append(reasons, fmt.Sprintf("%s: it needs %d partitions, as the inputs have; create it or set topics.create: true", missing("output", t), want))
+		case name == o.conf.EnrichedAlerts && t.Partitions < want:
+			reasons = append(reasons, fmt.Sprintf("output topic %s has %d partitions, it needs %d, as the inputs have", name, t.Partitions, want))
+		}
+	}
+	for _, f := range waiting {
+		reasons = append(reasons, fmt.Sprintf("outputs wait for %s/%d: %s", f.Topic, f.Partition, f.Reason))
+	}
+	return reasons
+}
+
+func missing(what string, t kafka.Topic) string {
+	if t.Err != nil {
+		return fmt.Sprintf("%s topic %s cannot be looked up: %v", what, t.Name, t.Err)
+	}
+	return fmt.Sprintf("%s topic %s does not exist", what, t.Name)
+}

@@ -1,0 +1,99 @@
+package app
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"joiner/internal/assign"
+	"joiner/internal/config"
+	"joiner/internal/placement"
+	"joiner/internal/record"
+)
+
+// places knows where keys belong, under the partition counts of the last
+// assignment.
+type places struct {
+	topics [record.Sides]string
+	placer [record.Sides]*placement.Placer
+	counts atomic.Pointer[counts]
+}
+
+// counts are the partition counts of both inputs, now and before they grew.
+type counts struct{ now, former [record.Sides]int32 }
+
+func newPlaces(t config.Topics) (*places, error) {
+	reserved, err := reservedOf(t.Reserved)
+	if err != nil {
+		return nil, err
+	}
+	p := &places{topics: [record.Sides]string{t.MarketUpdates, t.Notifications}}
+	partitioners := [record.Sides]string{t.MarketPartitioner(), t.NotificationPartitioner()}
+	for side := range p.placer {
+		p.placer[side], err = placement.New(placement.Options{
+			Topic: p.topics[side], Partitioner: partitioners[side], Reserved: reserved,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("topics.partitioner: %w", err)
+		}
+	}
+	p.counts.Store(&counts{})
+	return p, nil
+}
+
+func reservedOf(list []config.Reserved) ([]placement.Reserved, error) {
+	reserved := make([]placement.Reserved, 0, len(list))
+	for _, r := range list {
+		symbols, err := r.Symbols()
+		if err != nil {
+			return nil, fmt.Errorf("topics.reserved: partition %d: %w", r.Partition, err)
+		}
+		reserved = append(reserved, placement.Reserved{Partition: r.Partition, Symbols: symbols})
+	}
+	return reserved, nil
+}
+
+// learn takes the partition counts that came with an assignment.
+func (p *places) learn(d *assign.Directory) {
+	if d == nil {
+		return
+	}
+	c := &counts{}
+	for side, topic := range p.topics {
+		c.now[side] = d.Partitions[topic]
+		c.former[side] = d.Previous[topic]
+	}
+	p.counts.Store(c)
+}
+
+// Home implements task.Placement.
+func (p *places) Home(symbol []byte) (int32, bool) {
+	return p.placer[record.Market].Partition(symbol, p.counts.Load().now[record.Market])
+}
+
+// Former implements task.Placement.
+func (p *places) Former(symbol []byte) (int32, bool) {
+	c := p.counts.Load()
+	if c.former[record.Market] == 0 || c.former[record.Market] == c.now[record.Market] {
+		return 0, false
+	}
+	return p.placer[record.Market].Partition(symbol, c.former[record.Market])
+}
+
+// At returns the judge of one index's keys.
+func (p *places) At(index int32) indexPlaces { return indexPlaces{p, index} }
+
+// indexPlaces is places seen from one partition index.
+type indexPlaces struct {
+	*places
+	index int32
+}
+
+// WellPlaced implements task.Placement. Records that lie where the earlier
+// count put them are well placed: they were when they were written.
+func (p indexPlaces) WellPlaced(side record.Side, key []byte) bool {
+	c := p.counts.Load()
+	if c.now[side] == 0 {
+		return true // a foreign member leads: nobody has told the counts
+	}
+	return p.placer[side].WellPlaced(key, p.index, c.now[side], c.former[side])
+}

@@ -1,0 +1,94 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"joiner/internal/member"
+	"joiner/internal/record"
+	"joiner/internal/server"
+	"joiner/internal/task"
+)
+
+// Ready implements server.Status.
+func (a *App) Ready() server.Readiness {
+	if !a.connected.Load() {
+		return server.Readiness{Reasons: []string{"no broker of kafka.brokers has answered yet"}}
+	}
+	s := a.member.Status()
+	r := server.Readiness{Assigned: s.Assigned, CaughtUp: s.Assigned && len(s.Starting) == 0, Reasons: []string{}}
+	if a.stopping.Load() {
+		r.Reasons = append(r.Reasons, "stopping")
+	}
+	r.Reasons = append(r.Reasons, a.groupReasons(s)...)
+	for _, t := range s.Tasks {
+		a.judge(t, &r)
+	}
+	if len(s.Starting) > 0 && s.Assigned {
+		r.Reasons = append(r.Reasons, "claims not started: partitions "+list(s.Starting))
+	}
+	r.Reasons = append(r.Reasons, a.outputs.reasons()...)
+	r.Ready = r.Assigned && len(r.Reasons) == 0
+	return r
+}
+
+// judge adds what one task has to say. A task that had no commit to restore up
+// to is as good as restoring until its first catch-up: its first joins would
+// all be misses of prices that are on their way.
+func (a *App) judge(t task.Status, r *server.Readiness) {
+	switch {
+	case t.State < task.Running:
+		r.Restoring = true
+		r.CaughtUp = false
+		r.Reasons = append(r.Reasons, fmt.Sprintf("partition %d of %s is being restored: %d records left",
+			t.Index, a.topics[record.Market], t.RestoreRemaining))
+	case t.State > task.Running:
+		r.CaughtUp = false
+		r.Reasons = append(r.Reasons, fmt.Sprintf("partition %d is being handed over", t.Index))
+	case !t.CaughtUp:
+		r.CaughtUp = false
+		if t.FirstCatchUp {
+			r.Restoring = true
+			r.Reasons = append(r.Reasons, fmt.Sprintf("partition %d of %s is being read for the first time: %d records left",
+				t.Index, a.topics[record.Market], t.RestoreRemaining))
+		}
+	}
+}
+
+// groupReasons says what the group lacks.
+func (a *App) groupReasons(s member.Status) []string {
+	if !s.Assigned {
+		if s.LastError != nil {
+			return []string{"the group gave no assignment: " + s.LastError.Error()}
+		}
+		return []string{"the group has given no assignment yet"}
+	}
+	d := s.Directory
+	if d == nil {
+		return nil // a foreign member leads, as it may during a rolling change
+	}
+	var reasons []string
+	if d.Problem != "" {
+		reasons = append(reasons, d.Problem)
+	}
+	return append(reasons, unowned(d.Unowned)...)
+}
+
+func unowned(partitions map[string][]int32) (reasons []string) {
+	for topic, list32 := range partitions {
+		if len(list32) > 0 {
+			reasons = append(reasons, fmt.Sprintf("nobody can own partitions %s of %s: no member subscribes to all topics", list(list32), topic))
+		}
+	}
+	slices.Sort(reasons)
+	return reasons
+}
+
+func list(partitions []int32) string {
+	texts := make([]string, len(partitions))
+	for i, p := range partitions {
+		texts[i] = fmt.Sprint(p)
+	}
+	return strings.Join(texts, ", ")
+}

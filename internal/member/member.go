@@ -1,0 +1,420 @@
+package member
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"go.uber.org/zap"
+
+	"joiner/internal/assign"
+	"joiner/internal/metrics"
+	"joiner/internal/record"
+	"joiner/internal/task"
+)
+
+// Options is what a member needs. Every field is required.
+type Options struct {
+	Topics  [record.Sides]string
+	NewTask Factory
+	// Interrupt ends a JoinGroup under way, which nothing else can.
+	Interrupt func()
+	Metrics   *metrics.Group
+	Logger    *zap.Logger
+}
+
+// Member runs one member of the group.
+type Member struct {
+	o   Options
+	log *zap.Logger
+
+	mu       sync.Mutex
+	group    sarama.ConsumerGroup
+	session  sarama.ConsumerGroupSession // nil outside one
+	assigned bool
+	claims   [record.Sides][]int32
+	tasks    map[int32]*entry
+	dir      *assign.Directory
+	gen      int32
+	lastErr  error
+	joinAt   time.Time           // when the rebalance under way began here
+	idleFrom map[int32]time.Time // indices that nobody runs because of a rebalance, since when
+	stopping bool
+}
+
+// entry is a task and the claims that hold it.
+type entry struct {
+	task  *task.Task
+	holds int
+}
+
+// New makes a member; Run starts it. OnAssigned may be called from then on.
+func New(o Options) *Member {
+	return &Member{
+		o:        o,
+		log:      o.Logger,
+		tasks:    make(map[int32]*entry),
+		idleFrom: make(map[int32]time.Time),
+	}
+}
+
+// The pace of the Consume loop after a failure.
+const (
+	backoffFirst   = 100 * time.Millisecond
+	backoffLongest = 5 * time.Second
+	steady         = 10 * time.Second // a session that lasted this long resets the pace
+)
+
+// Run consumes until ctx ends, then hands everything over and returns. The
+// caller closes the group afterwards, which leaves it.
+func (m *Member) Run(ctx context.Context, group sarama.ConsumerGroup) error {
+	m.mu.Lock()
+	m.group = group
+	m.mu.Unlock()
+	stop := context.AfterFunc(ctx, m.stop)
+	defer stop()
+
+	topics := []string{m.o.Topics[record.Market], m.o.Topics[record.Notification]}
+	backoff := backoffFirst
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := group.Consume(ctx, topics, m)
+		m.sessionEnded(err)
+		if ctx.Err() != nil {
+			break
+		}
+		if errors.Is(err, sarama.ErrClosedConsumerGroup) {
+			return fmt.Errorf("consumer group closed while it ran: %w", err)
+		}
+		if err == nil || time.Since(began) > steady {
+			backoff = backoffFirst
+		}
+		if err != nil {
+			m.log.Warn("session ended, joining the group again", zap.Error(err), zap.Duration("after", backoff))
+		}
+		sleep(ctx, backoff)
+		backoff = min(2*backoff, backoffLongest)
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// stop freezes every task, so that nothing more is taken while the session
+// winds down, and ends a join under way.
+func (m *Member) stop() {
+	m.mu.Lock()
+	m.stopping = true
+	joining := m.session == nil || !m.joinAt.IsZero()
+	for _, e := range m.tasks {
+		e.task.Freeze()
+	}
+	m.mu.Unlock()
+	if joining {
+		m.o.Interrupt()
+	}
+}
+
+// Joining notes that a rebalance begins for this member. It never blocks.
+func (m *Member) Joining() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.joinAt.IsZero() {
+		m.joinAt = time.Now()
+	}
+}
+
+// OnAssigned takes the member's new assignment. It is called under sarama's
+// locks: it sets flags and starts nothing that waits.
+func (m *Member) OnAssigned(a assign.Assignment) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.claims
+	m.claims = claimsOf(a.Claims, m.o.Topics)
+	m.assigned = true
+	m.gen = a.Generation
+	m.dir = a.Directory
+	m.lastErr = nil
+	for index, e := range m.tasks {
+		if e.task.Mine() != m.halves(index) {
+			e.task.Freeze()
+		}
+	}
+	m.noteIdle()
+	m.count(before)
+	m.log.Info("assigned",
+		zap.Int32("generation", a.Generation),
+		zap.Int32s("market_partitions", m.claims[record.Market]),
+		zap.Int32s("notification_partitions", m.claims[record.Notification]))
+}
+
+func claimsOf(claims map[string][]int32, topics [record.Sides]string) (owned [record.Sides][]int32) {
+	for side, topic := range topics {
+		owned[side] = slices.Clone(claims[topic])
+		slices.Sort(owned[side])
+	}
+	return owned
+}
+
+// halves tells which inputs of an index the assignment gives this member.
+func (m *Member) halves(index int32) (mine [record.Sides]bool) {
+	for side := range mine {
+		_, mine[side] = slices.BinarySearch(m.claims[side], index)
+	}
+	return mine
+}
+
+// noteIdle remembers since when an index has been withheld from everybody:
+// its next owner's pause counts from then.
+func (m *Member) noteIdle() {
+	now := time.Now()
+	if m.dir == nil {
+		return
+	}
+	for side, topic := range m.o.Topics {
+		if record.Side(side) != record.Notification {
+			continue
+		}
+		for p, owner := range m.dir.Owners[topic] {
+			index := int32(p)
+			if owner == "" {
+				if m.idleFrom[index].IsZero() {
+					m.idleFrom[index] = now
+				}
+				continue
+			}
+			if m.halves(index) == [record.Sides]bool{} {
+				delete(m.idleFrom, index)
+			}
+		}
+	}
+}
+
+// count brings the group's metrics up to the new assignment.
+func (m *Member) count(before [record.Sides][]int32) {
+	g := m.o.Metrics
+	g.Rebalances.Inc()
+	g.Generation.Set(float64(m.gen))
+	if !m.joinAt.IsZero() {
+		g.RebalanceDuration.Observe(time.Since(m.joinAt).Seconds())
+		m.joinAt = time.Time{}
+	}
+	for side := range m.claims {
+		g.Assigned[side].Set(float64(len(m.claims[side])))
+	}
+	both := func(c [record.Sides][]int32) (n int) {
+		for _, p := range c[record.Market] {
+			if _, ok := slices.BinarySearch(c[record.Notification], p); ok {
+				n++
+			}
+		}
+		return n
+	}
+	g.Colocated.Set(float64(both(m.claims)))
+	for _, p := range union(before) {
+		if !slices.Contains(union(m.claims), p) {
+			g.TaskMoves[metrics.Lost].Inc()
+		}
+	}
+	for _, p := range union(m.claims) {
+		if !slices.Contains(union(before), p) {
+			g.TaskMoves[metrics.Gained].Inc()
+		}
+	}
+	if m.dir == nil {
+		return
+	}
+	g.Members.Set(float64(len(m.dir.Members)))
+	for topic, n := range m.dir.Partitions {
+		g.SetTopicPartitions(topic, n)
+	}
+}
+
+// union lists the indices of which at least one half is there.
+func union(c [record.Sides][]int32) []int32 {
+	all := slices.Concat(c[record.Market], c[record.Notification])
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// sessionEnded forgets a session; what it owned is not owned any more.
+func (m *Member) sessionEnded(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.session = nil
+	m.assigned = false
+	before := m.claims
+	m.claims = [record.Sides][]int32{}
+	m.joinAt = time.Time{}
+	m.lastErr = err
+	g := m.o.Metrics
+	for _, p := range union(before) {
+		g.TaskMoves[metrics.Lost].Inc()
+		m.idleFrom[p] = time.Now()
+	}
+	for side := range g.Assigned {
+		g.Assigned[side].Set(0)
+	}
+	g.Colocated.Set(0)
+}
+
+// Setup implements sarama.ConsumerGroupHandler.
+func (m *Member) Setup(s sarama.ConsumerGroupSession) error {
+	m.mu.Lock()
+	m.session = s
+	m.mu.Unlock()
+	m.log.Info("session begins", zap.String("member_id", s.MemberID()), zap.Int32("generation", s.GenerationID()))
+	return nil
+}
+
+// Cleanup implements sarama.ConsumerGroupHandler. Every task has been
+// committed by then, before its claims returned.
+func (m *Member) Cleanup(sarama.ConsumerGroupSession) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.session = nil
+	return nil
+}
+
+// ConsumeClaim implements sarama.ConsumerGroupHandler: it feeds one half of a
+// task until the claim closes, and returns once the task is committed for the
+// last time. Only then may another member begin.
+func (m *Member) ConsumeClaim(s sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	side := record.Notification
+	if claim.Topic() == m.o.Topics[record.Market] {
+		side = record.Market
+	}
+	index := claim.Partition()
+	log := m.log.With(zap.String("topic", claim.Topic()), zap.Int32("partition", index), zap.String("member_id", s.MemberID()))
+	log.Info("claim begins", zap.Int64("offset", claim.InitialOffset()), zap.Int32("generation", s.GenerationID()))
+
+	e := m.hold(index)
+	defer m.letGo(index, e)
+	e.task.Start(side, claim.InitialOffset())
+	pump(s.Context(), claim, e.task, side)
+	e.task.End(side)
+	<-e.task.Done()
+	log.Info("claim ends", zap.Int32("generation", s.GenerationID()))
+	return nil
+}
+
+// hold returns the index's task, made by the first of its claims.
+func (m *Member) hold(index int32) *entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.tasks[index]; e != nil && e.task.State() < task.Frozen && !e.task.Freezing() {
+		e.holds++
+		return e
+	}
+	flow := &flow{group: m.group, topics: m.o.Topics, index: index}
+	e := &entry{task: m.o.NewTask(index, m.halves(index), flow), holds: 1}
+	if m.stopping {
+		e.task.Freeze()
+	}
+	m.tasks[index] = e
+	go m.watchStart(index, e.task)
+	return e
+}
+
+// watchStart measures how long the index lay idle because of a rebalance.
+func (m *Member) watchStart(index int32, t *task.Task) {
+	select {
+	case <-t.Ready():
+	case <-t.Done():
+		return
+	}
+	m.mu.Lock()
+	from := m.idleFrom[index]
+	delete(m.idleFrom, index)
+	m.mu.Unlock()
+	if !from.IsZero() {
+		m.o.Metrics.TaskPause.Observe(time.Since(from).Seconds())
+	}
+}
+
+// letGo forgets a closed task once none of its claims needs it.
+func (m *Member) letGo(index int32, e *entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.holds--
+	if e.holds == 0 && m.tasks[index] == e {
+		delete(m.tasks, index)
+	}
+}
+
+// Session returns the member's standing, for commits; ok is false outside a
+// session.
+func (m *Member) Session() (s Session, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.session == nil {
+		return Session{}, false
+	}
+	return Session{MemberID: m.session.MemberID(), Generation: m.session.GenerationID()}, true
+}
+
+// Task returns the running task of an index, nil where there is none.
+func (m *Member) Task(index int32) *task.Task {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.tasks[index]; e != nil {
+		return e.task
+	}
+	return nil
+}
+
+// Owns reports whether the last assignment gave this member the market
+// partition.
+func (m *Member) Owns(partition int32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.halves(partition)[record.Market]
+}
+
+// Directory returns who owns what, nil before the first assignment or where a
+// foreign member leads.
+func (m *Member) Directory() *assign.Directory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.dir
+}
+
+// Status returns a snapshot.
+func (m *Member) Status() Status {
+	m.mu.Lock()
+	s := Status{
+		Assigned:  m.assigned && m.session != nil,
+		Owned:     [record.Sides][]int32{slices.Clone(m.claims[record.Market]), slices.Clone(m.claims[record.Notification])},
+		Directory: m.dir,
+		LastError: m.lastErr,
+	}
+	if m.session != nil {
+		s.Session = Session{MemberID: m.session.MemberID(), Generation: m.session.GenerationID()}
+	}
+	var tasks []*task.Task
+	for _, index := range union(m.claims) {
+		if e := m.tasks[index]; e != nil {
+			tasks = append(tasks, e.task)
+			continue
+		}
+		s.Starting = append(s.Starting, index)
+	}
+	m.mu.Unlock()
+	for _, t := range tasks {
+		s.Tasks = append(s.Tasks, t.Status())
+	}
+	slices.SortFunc(s.Tasks, func(a, b task.Status) int { return cmp.Compare(a.Index, b.Index) })
+	return s
+}
