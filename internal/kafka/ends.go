@@ -20,6 +20,7 @@ type Ends struct {
 	client    sarama.Client
 	isolation sarama.IsolationLevel
 	faults    *sampler
+	patience  time.Duration // endsPatience
 
 	mu      sync.Mutex
 	closed  bool
@@ -66,6 +67,7 @@ func newEnds(client sarama.Client, isolation sarama.IsolationLevel, faults *samp
 		client:    client,
 		isolation: isolation,
 		faults:    faults,
+		patience:  endsPatience,
 		leaders:   make(map[partition]int32),
 		lanes:     make(map[int32]*lane),
 		seek:      make(chan struct{}, 1),
@@ -234,7 +236,7 @@ func (e *Ends) failed(batch []*question, fault error) {
 		}
 		e.faults.warn("ends", "an end offset could not be read",
 			zap.String("topic", q.topic), zap.Int32("partition", q.id), zap.Error(q.fault))
-		if lasting(q.fault) || time.Since(q.asked) > endsPatience {
+		if lasting(q.fault) || time.Since(q.asked) > e.patience {
 			q.done(0, fmt.Errorf("end offset of %s/%d: %w", q.topic, q.id, q.fault))
 			continue
 		}

@@ -145,10 +145,20 @@ func (c *Clients) CommittedOffsets(ctx context.Context, topics map[string][]int3
 }
 
 func committed(resp *sarama.OffsetFetchResponse, topics map[string][]int32) (map[string]map[int32]int64, error) {
-	if err := resp.GroupError(); err != sarama.ErrNoError {
+	offsets := make(map[string]map[int32]int64, len(topics))
+	switch err := resp.GroupError(); err {
+	case sarama.ErrNoError:
+	case sarama.ErrGroupIDNotFound:
+		// Kafka says -1 for a group that it has never seen; kfake says this.
+		for topic, ids := range topics {
+			for _, id := range ids {
+				put(&offsets, topic, id, -1)
+			}
+		}
+		return offsets, nil
+	default:
 		return nil, err
 	}
-	offsets := make(map[string]map[int32]int64, len(topics))
 	for topic, ids := range topics {
 		for _, id := range ids {
 			block := resp.GetBlock(topic, id)

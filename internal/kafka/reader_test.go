@@ -175,10 +175,14 @@ func TestReaderTakesLargeRecordsAndKeepsNullApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	ms := record.Millis(at.UnixMilli())
+	if len(got) != 4 || string(got[2].Value) != large {
+		t.Fatalf("%d records, the large one lost or changed", len(got))
+	}
+	got[2].Value = nil // too large for a readable difference
 	want := []record.Record{
 		{Offset: 0, Timestamp: ms, Key: []byte{}, Headers: []record.Header{{Key: []byte("h")}, {Key: []byte{}, Value: []byte{}}}},
 		{Offset: 1, Timestamp: ms, Value: []byte{}},
-		{Offset: 2, Timestamp: ms, Key: []byte("k"), Value: []byte(large)},
+		{Offset: 2, Timestamp: ms, Key: []byte("k")},
 		{Offset: 3, Timestamp: ms, Key: []byte("k"), Value: []byte("after")},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
