@@ -28,17 +28,18 @@ func newRun(opts Options) (*run, error) {
 // at a time: an acknowledgement must not wait for a fetch that waits for alerts.
 func (r *run) connect() error {
 	var err error
-	// Reading first: it gives up sooner, so a wrong address is reported at once.
+	// The reading client gives up sooner: it comes first and looks at the
+	// topics, so that a wrong address or name is reported at once.
 	if r.reading, err = r.client(readerConfig); err != nil {
 		return err
 	}
 	if r.producing, err = r.client(r.producerConfig); err != nil {
 		return err
 	}
-	if r.ticksTo, err = partitionCount(r.producing, r.opts.MarketTopic); err != nil {
+	if r.ticksTo, err = partitionCount(r.reading, r.opts.MarketTopic); err != nil {
 		return err
 	}
-	if r.notesTo, err = partitionCount(r.producing, r.opts.NotificationTopic); err != nil {
+	if r.notesTo, err = partitionCount(r.reading, r.opts.NotificationTopic); err != nil {
 		return err
 	}
 	_, err = partitionCount(r.reading, r.opts.AlertTopic)
