@@ -25,7 +25,7 @@ SCRIPTS := .ci/run test/install test/timed $(wildcard test/image/*) \
 # Tests on a real cluster are those named TestKafka…; only their packages run.
 KAFKA_PACKAGES = $(shell grep -rl --include='*_test.go' '^func TestKafka' cmd internal test 2>/dev/null | xargs -r -n 1 dirname | sort -u | sed 's|^|./|')
 
-TIMED := @test/timed $@
+TIMED = @test/timed $@
 
 .PHONY: help
 help: ## List the targets
@@ -41,15 +41,16 @@ test: ## Everything: lint, unit, command-line and embedded tests, real Kafka
 
 .PHONY: test-tools
 test-tools:
-	$(TIMED) test/install java maven kcat promtool shellcheck
+	$(TIMED) test/install cc java maven kcat promtool shellcheck
 
 .PHONY: test-unit
 test-unit: ## Unit, property, script and embedded-broker tests, race detector on
+	@test/install cc promtool
 	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" go test -race -short -timeout 20m ./...
 
 .PHONY: test-kafka
 test-kafka: ## End-to-end tests on three Apache Kafka brokers started for them
-	@test/install java maven kcat promtool
+	@test/install cc java maven kcat promtool
 	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" test/kafka/with \
 		go test -race -count=1 -p 1 -v -timeout 40m -run '^TestKafka' $(KAFKA_PACKAGES)
 

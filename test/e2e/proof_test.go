@@ -1,0 +1,191 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/IBM/sarama"
+
+	"joiner/internal/record"
+)
+
+// place is where a record lies in its topic.
+type place struct {
+	partition int32
+	offset    int64
+}
+
+func (p place) String() string { return fmt.Sprintf("%d/%d", p.partition, p.offset) }
+
+// Proof is what the topics say about the join. Whatever is never right has
+// failed the test already: a lost notification, one changed on its way, a
+// price that the ticks do not give, a symbol's alerts out of order.
+type Proof struct {
+	Notes, Alerts int
+	Hits, Misses  int           // of each notification's last alert
+	Remote        int           // of the hits
+	Copies        map[place]int // alerts of each notification that has more than one
+	Last          map[place]Alert
+	Revised       int // a tick merged after the join would have won by its event time
+}
+
+// Doubled is the number of alerts too many.
+func (p Proof) Doubled() (n int) {
+	for _, copies := range p.Copies {
+		n += copies - 1
+	}
+	return n
+}
+
+// Prove compares the alerts with the inputs, by what lies in the topics: each
+// notification has one, as it came; each price is the one that the ticks below
+// the offset that the alert cites give for its symbol (newest event time, then
+// offset); and the last alerts of a symbol's notifications are in their order.
+// Nobody may write meanwhile, and nothing may have been written in
+// transactions.
+func (w *World) Prove() Proof {
+	w.t.Helper()
+	return prove(w.t, w.Read(w.Notes), w.Read(w.Market), w.ReadAlerts())
+}
+
+func prove(t testing.TB, notes, ticks map[int32][]*sarama.ConsumerMessage, alerts []Alert) Proof {
+	t.Helper()
+	proof := Proof{Alerts: len(alerts), Copies: make(map[place]int), Last: make(map[place]Alert)}
+	for _, a := range alerts {
+		at := place{a.Source.Partition, a.Source.Offset}
+		if _, before := proof.Last[at]; before {
+			proof.Copies[at] = max(proof.Copies[at], 1) + 1
+		}
+		proof.Last[at] = a
+	}
+	shown := newLimiter(t)
+	for partition, list := range notes {
+		proof.Notes += len(list)
+		lastOf := make(map[string]int64) // the offset of a symbol's newest alert so far
+		for _, note := range list {
+			at := place{partition, note.Offset}
+			a, ok := proof.Last[at]
+			if !ok {
+				shown.errorf("notification %s of %s is lost", at, note.Key)
+				continue
+			}
+			if !bytes.Equal(a.Key, note.Key) || !bytes.Equal(a.Notification, note.Value) || !a.Timestamp.Equal(note.Timestamp) {
+				shown.errorf("notification %s: %s %s at %v became %s %s at %v", at, note.Key, note.Value, note.Timestamp, a.Key, a.Notification, a.Timestamp)
+			}
+			if a.Offset < lastOf[string(note.Key)] {
+				shown.errorf("notification %s of %s overtook an older one of its symbol", at, note.Key)
+			}
+			lastOf[string(note.Key)] = a.Offset
+		}
+	}
+	if len(proof.Last) > proof.Notes {
+		t.Errorf("%d notifications have alerts, but there are only %d", len(proof.Last), proof.Notes)
+	}
+	history := historyOf(ticks)
+	for at, a := range proof.Last {
+		proof.judge(at, a, history, shown)
+	}
+	return proof
+}
+
+// judge compares one alert's price with the ticks that it cites.
+func (p *Proof) judge(at place, a Alert, history map[tickKey][]tickSeen, shown *limiter) {
+	if a.Result != record.Hit {
+		p.Misses++
+	} else {
+		p.Hits++
+		if a.Locality != record.Local {
+			p.Remote++
+		}
+	}
+	if a.Cited == nil {
+		if a.Result == record.Hit {
+			shown.errorf("alert of %s: a price and no citation", at)
+		}
+		return
+	}
+	seen := history[tickKey{a.Cited.Partition, string(a.Key)}]
+	n := 0
+	for n < len(seen) && seen[n].offset < a.Cited.Next {
+		n++
+	}
+	switch {
+	case a.Result != record.Hit && n > 0:
+		shown.errorf("alert of %s: %s of %s, though %d/%d is cited and tick %+v lies below it", at, a.Result, a.Key, a.Cited.Partition, a.Cited.Next, seen[n-1])
+	case a.Result == record.Hit && n == 0:
+		shown.errorf("alert of %s: a price for %s, though no tick lies below %d/%d", at, a.Key, a.Cited.Partition, a.Cited.Next)
+	case a.Result == record.Hit:
+		want := seen[n-1].winner
+		if a.Market.Offset != want.offset || a.Market.Partition != a.Cited.Partition || a.Market.EventTime != want.time {
+			shown.errorf("alert of %s: the price of %s is that of %d/%d, the ticks below %d/%d give that at %d",
+				at, a.Key, a.Market.Partition, a.Market.Offset, a.Cited.Partition, a.Cited.Next, want.offset)
+		}
+	}
+	for _, later := range seen[n:] {
+		if later.time <= record.MillisOf(a.Timestamp) && (n == 0 || later.time >= seen[n-1].winner.time) {
+			p.Revised++
+			return
+		}
+	}
+}
+
+// tickKey is a symbol in a partition.
+type tickKey struct {
+	partition int32
+	symbol    string
+}
+
+// tick is what a price is chosen by.
+type tick struct {
+	offset int64
+	time   record.Millis // record timestamp
+}
+
+// tickSeen is a tick and the one that wins among it and all before it.
+type tickSeen struct {
+	tick
+	winner *tick
+}
+
+func historyOf(ticks map[int32][]*sarama.ConsumerMessage) map[tickKey][]tickSeen {
+	history := make(map[tickKey][]tickSeen)
+	for partition, list := range ticks {
+		for _, m := range list {
+			key := tickKey{partition, string(m.Key)}
+			seen := history[key]
+			now := &tick{m.Offset, record.MillisOf(m.Timestamp)}
+			winner := now
+			if len(seen) > 0 && seen[len(seen)-1].winner.time > now.time {
+				winner = seen[len(seen)-1].winner
+			}
+			history[key] = append(seen, tickSeen{*now, winner})
+		}
+	}
+	return history
+}
+
+// limiter shows the first few faults of many.
+type limiter struct {
+	t     testing.TB
+	count int
+}
+
+const faultsShown = 10
+
+func newLimiter(t testing.TB) *limiter {
+	l := &limiter{t: t}
+	t.Cleanup(func() {
+		if l.count > faultsShown {
+			t.Logf("%d faults more", l.count-faultsShown)
+		}
+	})
+	return l
+}
+
+func (l *limiter) errorf(format string, args ...any) {
+	l.t.Helper()
+	if l.count++; l.count <= faultsShown {
+		l.t.Errorf(format, args...)
+	}
+}
