@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -326,25 +327,25 @@ func TestGroupThatDoesNotSettleIsDescribed(t *testing.T) {
 
 func TestPodThatDoesNotStart(t *testing.T) {
 	refused := errors.New("refused")
-	stopped := 0
+	var stopped atomic.Int32
 	_, err := Run(t.Context(), Options{NewPod: func(_ context.Context, o PodOptions) (Pod, error) {
 		if o.Name == "m3" {
 			return nil, refused
 		}
 		return stopCounter{&stopped}, nil
 	}})
-	if !errors.Is(err, refused) || !strings.Contains(err.Error(), "m3") || stopped != 2 {
-		t.Fatalf("%v, %d pods stopped", err, stopped)
+	if !errors.Is(err, refused) || !strings.Contains(err.Error(), "m3") || stopped.Load() != 2 {
+		t.Fatalf("%v, %d pods stopped", err, stopped.Load())
 	}
 }
 
-type stopCounter struct{ n *int }
+type stopCounter struct{ n *atomic.Int32 }
 
 func (s stopCounter) Status() Status                       { return Status{} }
 func (s stopCounter) Owns(int32) bool                      { return false }
 func (s stopCounter) JoinTimes() []time.Duration           { return nil }
 func (s stopCounter) Lookup(task.Query, func(task.Answer)) {}
-func (s stopCounter) Stop(context.Context) error           { *s.n++; return nil }
+func (s stopCounter) Stop(context.Context) error           { s.n.Add(1); return nil }
 
 func TestLookupsFindTheNewOwner(t *testing.T) {
 	x := new(exchange)

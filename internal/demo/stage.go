@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -68,19 +69,25 @@ func (st *stage) addPod(ctx context.Context) error {
 	return nil
 }
 
-// stopWithin bounds each pod's way out; its own shutdown.timeout is shorter.
+// stopWithin bounds the pods' way out; its own shutdown.timeout is shorter.
 const stopWithin = 30 * time.Second
 
+// stop ends all pods at once: one after the other, each would hand its
+// partitions to those that are about to go.
 func (st *stage) stop() error {
 	st.exchange.close()
-	var errs []error
+	ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
+	defer cancel()
+	errs := make([]error, len(st.pods))
+	var stopping sync.WaitGroup
 	for i, pod := range st.pods {
-		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
-		if err := pod.Stop(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("stop m%d: %w", i+1, err))
-		}
-		cancel()
+		stopping.Go(func() {
+			if err := pod.Stop(ctx); err != nil {
+				errs[i] = fmt.Errorf("stop m%d: %w", i+1, err)
+			}
+		})
 	}
+	stopping.Wait()
 	return errors.Join(errs...)
 }
 
