@@ -42,8 +42,12 @@ type Metrics struct {
 type Options struct {
 	// Client is the producer's own: its connections carry nothing else, and
 	// Net.MaxOpenRequests is 1. The writer closes a connection that fails and
-	// never the client. Producer.Timeout (how long a leader may wait for its
-	// replicas), Net.ReadTimeout (which must be longer) and Version count.
+	// never the client. Of its configuration these count: Version;
+	// Producer.Timeout, how long a leader may wait for its replicas;
+	// Net.ReadTimeout, which must be longer, and Net.DialTimeout, which bound
+	// how long a silent leader keeps its partitions (a few seconds);
+	// Metadata.Retry.Max small, since the writer repeats on its own;
+	// Metadata.AllowAutoTopicCreation false.
 	Client sarama.Client
 	// Linger is how long the first output waits for company while its leader
 	// is idle; 0 not at all.

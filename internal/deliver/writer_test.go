@@ -166,6 +166,7 @@ func TestPassingFailures(t *testing.T) {
 		kerr.TopicAuthorizationFailed, kerr.PolicyViolation,
 	} {
 		t.Run(e.Message, func(t *testing.T) {
+			t.Parallel()
 			c := newCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(2, "alerts"))
 			client := newClient(t, c.ListenAddrs(), producerConfig())
 			var mu sync.Mutex
@@ -275,23 +276,30 @@ func refuser(c *kfake.Cluster, e *kerr.Error, tell bool) {
 		if len(bad) == 0 {
 			return nil, nil, false
 		}
-		answer := request.ResponseKind().(*kmsg.ProduceResponse)
-		topic := kmsg.NewProduceResponseTopic()
-		topic.Topic = request.Topics[0].Topic
-		p := kmsg.NewProduceResponseTopicPartition()
-		p.Partition = request.Topics[0].Partitions[0].Partition
-		p.ErrorCode = e.Code
-		if tell {
-			for _, i := range bad {
-				re := kmsg.NewProduceResponseTopicPartitionErrorRecord()
-				re.RelativeOffset = int32(i)
-				p.ErrorRecords = append(p.ErrorRecords, re)
-			}
+		if !tell {
+			bad = nil
 		}
-		topic.Partitions = append(topic.Partitions, p)
-		answer.Topics = append(answer.Topics, topic)
-		return answer, nil, true
+		return refusalOf(request, e, bad...), nil, true
 	})
+}
+
+// refusalOf answers a request of one partition with an error, for the records
+// that bad names.
+func refusalOf(request *kmsg.ProduceRequest, e *kerr.Error, bad ...int) kmsg.Response {
+	answer := request.ResponseKind().(*kmsg.ProduceResponse)
+	p := kmsg.NewProduceResponseTopicPartition()
+	p.Partition = request.Topics[0].Partitions[0].Partition
+	p.ErrorCode = e.Code
+	for _, i := range bad {
+		re := kmsg.NewProduceResponseTopicPartitionErrorRecord()
+		re.RelativeOffset = int32(i)
+		p.ErrorRecords = append(p.ErrorRecords, re)
+	}
+	topic := kmsg.NewProduceResponseTopic()
+	topic.Topic = request.Topics[0].Topic
+	topic.Partitions = append(topic.Partitions, p)
+	answer.Topics = append(answer.Topics, topic)
+	return answer
 }
 
 // badIn lists the indices of an uncompressed batch's bad records.
@@ -387,19 +395,79 @@ func TestRefusedAfterAnUnknownOutcome(t *testing.T) {
 	client := newClient(t, c.ListenAddrs(), producerConfig())
 	w := runWriter(t, Options{Client: client})
 	l := newLedger()
-	c.Fault(
-		kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "alerts", Err: kerr.RequestTimedOut},
-		kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "alerts", Err: kerr.InvalidTimestamp, Count: 3}, // 4, then 2, then 1
-	)
+	// The first attempt is appended and answered with a timeout; the second is
+	// refused for its first record, which leaves as many as there were.
+	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "alerts", Err: kerr.RequestTimedOut})
+	attempts := 0
+	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		attempts++
+		if attempts != 2 {
+			return nil, nil, false
+		}
+		return refusalOf(r.(*kmsg.ProduceRequest), kerr.InvalidTimestamp, 0), nil, true
+	})
 	w.Send(outputs(l, "alerts", 0, 0, 4))
-	eventually(t, "one is refused", func() bool { return len(l.told()) > 0 })
-	w.Send(outputs(l, "alerts", 0, 4, 5)) // four are left, as many as there were
+	if err := h.Wait(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	w.Send(outputs(l, "alerts", 0, 4, 5))
 	l.wait(t, 5)
 	got := values(readAll(t, client, "alerts", 0))
 	for _, want := range numbers(1, 5) {
 		if !slices.Contains(got, want) {
 			t.Errorf("%s is lost: %v", want, got)
 		}
+	}
+}
+
+// A sequence that the broker has lost begins anew under another producer id,
+// and only for that partition.
+func TestRestartTakesANewProducerID(t *testing.T) {
+	for _, e := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch} {
+		t.Run(e.Message, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(2, "alerts"))
+			var mu sync.Mutex
+			type stamp struct {
+				Producer int64
+				Sequence int32
+			}
+			seen := map[int32][]stamp{}
+			c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				mu.Lock()
+				defer mu.Unlock()
+				for _, p := range r.(*kmsg.ProduceRequest).Topics[0].Partitions {
+					var b kmsg.RecordBatch
+					if err := b.ReadFrom(p.Records); err != nil {
+						t.Error(err)
+					}
+					seen[p.Partition] = append(seen[p.Partition], stamp{b.ProducerID, b.FirstSequence})
+				}
+				return nil, nil, false
+			})
+			w := runWriter(t, Options{Client: newClient(t, c.ListenAddrs(), producerConfig())})
+			l := newLedger()
+			w.Send(append(outputs(l, "alerts", 0, 0, 5), outputs(l, "alerts", 1, 0, 5)...))
+			l.wait(t, 10)
+			c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "alerts", Partitions: []int32{0}, Err: e})
+			w.Send(outputs(l, "alerts", 0, 5, 10))
+			l.wait(t, 15)
+			w.Send(append(outputs(l, "alerts", 0, 10, 12), outputs(l, "alerts", 1, 5, 7)...))
+			l.wait(t, 19)
+			mu.Lock()
+			defer mu.Unlock()
+			old, fresh := seen[0][0].Producer, seen[0][2].Producer
+			if old == fresh {
+				t.Errorf("producer id %d stays", old)
+			}
+			if diff := cmp.Diff(map[int32][]stamp{
+				0: {{old, 0}, {old, 5}, {fresh, 0}, {fresh, 5}},
+				1: {{old, 0}, {old, 5}},
+			}, seen); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 
