@@ -151,10 +151,10 @@ func TestEqualKnowledgeIsEqualBytes(t *testing.T) {
 
 func TestRestoresPlacesAfterEverybodyLostMembership(t *testing.T) {
 	g := newGroup(t, Copartition, false, pairCounts(12))
-	for range 3 {
+	for range 4 {
 		g.start(pair(), pair())
+		g.settle(first) // one by one, so that nobody's indices follow each other
 	}
-	g.settle(first)
 	want := make(map[*proc]map[string][]int32)
 	for i, p := range g.procs {
 		want[p] = p.owned
@@ -168,6 +168,102 @@ func TestRestoresPlacesAfterEverybodyLostMembership(t *testing.T) {
 		if diff := cmp.Diff(owned, p.owned); diff != "" {
 			t.Errorf("%s (-before +after):\n%s", p.memberID, diff)
 		}
+	}
+}
+
+// owning is a cooperative member with claims that run in all of its topics.
+func owning(u userData, indices ...int32) sarama.ConsumerGroupMemberMetadata {
+	u.joined = pair()
+	return sarama.ConsumerGroupMemberMetadata{
+		Version: 2, Topics: pair(), UserData: u.encode(), GenerationID: 4,
+		OwnedPartitions: []*sarama.OwnedPartition{{Topic: topicMarket, Partitions: indices}, {Topic: topicNotes, Partitions: indices}},
+	}
+}
+
+func planOf(t *testing.T, members map[string]sarama.ConsumerGroupMemberMetadata, market, notes int32) (sarama.BalanceStrategyPlan, Directory) {
+	t.Helper()
+	strategies, err := New(Options{Strategy: Copartition})
+	if err != nil {
+		t.Fatal(err)
+	}
+	topics := make(map[string][]int32)
+	for _, m := range members {
+		for _, topic := range m.Topics {
+			topics[topic] = upTo(market)
+		}
+	}
+	topics[topicNotes] = upTo(notes)
+	plan, err := strategies[0].Plan(members, topics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := strategies[0].AssignmentData("", nil, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeDirectory(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan, got.directory
+}
+
+// What runs goes before what is only remembered: the larger share is for the
+// one that would have to let go, and wishes come true where nobody has to.
+func TestWishesComeSecond(t *testing.T) {
+	lost := userData{Identity: Identity{ID: "a"}, held: held{since: 3, indices: []int32{2, 4}}}
+	plan, _ := planOf(t, map[string]sarama.ConsumerGroupMemberMetadata{
+		"a": owning(lost),
+		"b": owning(userData{Identity: Identity{ID: "b"}}, 0, 1, 2),
+	}, 5, 5)
+	if got := plan["b"][topicNotes]; !slices.Equal(got, []int32{0, 1, 2}) {
+		t.Errorf("b, that had 0, 1 and 2, keeps %v", got)
+	}
+	if got := plan["a"][topicNotes]; !slices.Equal(got, []int32{3, 4}) {
+		t.Errorf("a gets %v", got)
+	}
+
+	lost.held.indices = []int32{3, 4, 5}
+	plan, _ = planOf(t, map[string]sarama.ConsumerGroupMemberMetadata{
+		"a": owning(lost), "b": owning(userData{Identity: Identity{ID: "b"}}, 0, 1, 2), "c": owning(userData{Identity: Identity{ID: "c"}}),
+	}, 7, 7)
+	if got := plan["b"][topicNotes]; !slices.Equal(got, []int32{0, 1, 2}) {
+		t.Errorf("b has to let go for a wish: %v", got)
+	}
+
+	lost.ID = "z"
+	plan, _ = planOf(t, map[string]sarama.ConsumerGroupMemberMetadata{
+		"z": owning(lost), "b": owning(userData{Identity: Identity{ID: "b"}}, 0), "c": owning(userData{Identity: Identity{ID: "c"}}),
+	}, 7, 7)
+	if got := plan["z"][topicNotes]; !slices.Equal(got, []int32{3, 4, 5}) {
+		t.Errorf("z wished for 3, 4 and 5 and gets %v", got)
+	}
+}
+
+// Claims that run are knowledge enough of what the group had.
+func TestUnequalTopicsKeepWhatRuns(t *testing.T) {
+	plan, d := planOf(t, map[string]sarama.ConsumerGroupMemberMetadata{"a": owning(userData{}, 1, 3, 7)}, 8, 6)
+	if got := plan["a"][topicMarket]; !slices.Equal(got, []int32{1, 3}) {
+		t.Errorf("keeps %v, want 1 and 3 (7 has no other half)", got)
+	}
+	if d.Problem == "" || len(d.Unowned) != 0 {
+		t.Errorf("problem %q, unowned %v", d.Problem, d.Unowned)
+	}
+}
+
+// A newer version that joins more topics leads nobody into a standstill.
+func TestUnreadableMemberWithMoreTopics(t *testing.T) {
+	newer := owning(userData{})
+	newer.Topics = []string{topicExtra, topicMarket, topicNotes}
+	newer.UserData = otherVersion(2)(newer.UserData)
+	plan, d := planOf(t, map[string]sarama.ConsumerGroupMemberMetadata{
+		"a": owning(userData{}, 0, 1, 2, 3), "b": owning(userData{}), "newer": newer,
+	}, 4, 4)
+	if got := plan["a"][topicNotes]; !slices.Equal(got, []int32{0, 1}) {
+		t.Errorf("a keeps %v", got)
+	}
+	if got := d.Unowned[topicExtra]; !slices.Equal(got, upTo(4)) {
+		t.Errorf("unowned %v of the topic that only the unreadable one reads", got)
 	}
 }
 
@@ -675,4 +771,23 @@ func FuzzDirectory(f *testing.F) {
 			}
 		}
 	})
+}
+
+// An index goes from a to b and back while each is away in turn: what b
+// remembers is the older, though a has had the same set twice.
+func TestEagerMembersThatTookTurns(t *testing.T) {
+	g := newGroup(t, Copartition, true, pairCounts(1))
+	a := g.start(pair(), pair())
+	g.settle(first)
+	b := g.start(pair(), pair())
+	a.away = true
+	g.settle(first)
+	a.away, b.away = false, true
+	g.settle(first)
+	g.start(pair(), pair())
+	b.away = false
+	g.settle(first)
+	if len(a.owned[topicNotes]) != 1 {
+		t.Errorf("a had it last, and has %v; b has %v", a.owned, b.owned)
+	}
 }

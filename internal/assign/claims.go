@@ -26,9 +26,8 @@ func claimsOf(peers []peer, topics []string, size int32) claims {
 		split: make([]bool, size),
 		wish:  filled(size),
 	}
-	since := make([]int32, size)
 	for _, topic := range topics {
-		c.merge(peers, newestHolders(peers, topic, size), since)
+		c.merge(newestHolders(peers, topic, size))
 	}
 	c.remembered(peers, true, c.owner)
 	c.remembered(peers, false, c.wish)
@@ -66,17 +65,17 @@ func newestHolders(peers []peer, topic string, size int32) []int32 {
 	return holder
 }
 
-// merge adds one topic's holders. Parts of an index with different members are
-// the newest one's, but split.
-func (c *claims) merge(peers []peer, holders, since []int32) {
+// merge adds one topic's holders. An index whose parts are with different
+// members counts as the first one's: it moves in any case.
+func (c *claims) merge(holders []int32) {
 	for p, h := range holders {
 		if h == nobody {
 			continue
 		}
-		c.split[p] = c.split[p] || c.owner[p] != nobody && c.owner[p] != h
 		c.holds[p] = true
-		if g := peers[h].generation(); c.owner[p] == nobody || g > since[p] {
-			c.owner[p], since[p] = h, g
+		c.split[p] = c.split[p] || c.owner[p] != nobody && c.owner[p] != h
+		if c.owner[p] == nobody {
+			c.owner[p] = h
 		}
 	}
 }

@@ -18,6 +18,7 @@ type memory struct {
 	mu     sync.Mutex
 	counts counts
 	held   held
+	last   int32             // the newest generation that brought an assignment
 	inner  map[string][]byte // by strategy: what the one inside was last sent
 }
 
@@ -58,7 +59,10 @@ func (m *memory) assigned(generation int32, claims map[string][]int32, c counts)
 		m.counts = c
 	}
 	whole := wholeIndices(claims, m.unit(slices.Collect(maps.Keys(claims))))
-	if !slices.Equal(whole, m.held.indices) {
+	// Whoever missed a generation cannot know whose the indices were in it.
+	missed := generation != m.last && generation != m.last+1
+	m.last = generation
+	if missed || !slices.Equal(whole, m.held.indices) {
 		m.held = held{since: generation, indices: whole}
 	}
 }

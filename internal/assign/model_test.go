@@ -341,7 +341,7 @@ func step(t *rapid.T, g *group, mixed bool) {
 		k := kind()
 		g.start(k[0], k[1])
 	case "cut off":
-		if p := someone(); len(g.present()) > 1 && !g.eager {
+		if p := someone(); len(g.present()) > 1 {
 			p.away = true
 		}
 	case "return":

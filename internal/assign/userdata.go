@@ -37,10 +37,10 @@ type userData struct {
 
 // held are the indices that a member last had in whole.
 type held struct {
-	// since is the generation that last changed them. Of two members that
-	// remember the same index, the one with the higher number had it last: its
-	// number is at least that of the generation that gave it the index, and
-	// the other's is below that. Unlike the current generation, it stays put.
+	// since is the first of the unbroken row of generations in which they were
+	// the member's. Such rows of one index cannot overlap, so of two members
+	// that remember it, the one with the higher number had it last. Unlike the
+	// current generation, it stays put while nothing changes.
 	since   int32
 	indices []int32 // ascending
 }

@@ -232,3 +232,68 @@ func TestSplitIndexIsNeverGivenAway(t *testing.T) {
 		}
 	}
 }
+
+// A foreign consumer may say what it likes under sticky.
+func TestStickyLeavesOutWhatItCannotRead(t *testing.T) {
+	strategies, err := New(Options{Strategy: Sticky})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{
+		"garbage": {1, 2, 3}, "huge": {0x7f, 0xff, 0xff, 0xff}, "empty": {},
+		"a directory": header(kindDirectory), "a later joiner's": otherVersion(2)(header(kindUserData)),
+	} {
+		plan, err := strategies[0].Plan(map[string]sarama.ConsumerGroupMemberMetadata{
+			"a": {Topics: pair(), UserData: data}, "b": {Topics: pair()},
+		}, map[string][]int32{topicMarket: upTo(3), topicNotes: upTo(3)})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		n := 0
+		for _, topics := range plan {
+			n += len(topics[topicMarket]) + len(topics[topicNotes])
+		}
+		if n != 6 {
+			t.Errorf("%s: %d of 6 partitions assigned", name, n)
+		}
+	}
+}
+
+// Whoever leads, what sarama's sticky was sent comes back to it.
+func TestStickyEchoesWhatItWasSent(t *testing.T) {
+	sent, err := sarama.NewBalanceStrategySticky().AssignmentData("", map[string][]int32{topicMarket: {1}}, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{
+		"a foreign leader": sent,
+		"a joiner":         appendField(header(kindDirectory), tagInnerDown, sent),
+	} {
+		for _, bare := range []bool{false, true} {
+			opts := Options{Strategy: Sticky}
+			if bare {
+				opts = Options{Strategy: Copartition, UpgradeFrom: []string{Sticky}}
+			}
+			strategies, err := New(opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := strategies[len(strategies)-1].(*wrapper)
+			s.OnAssignment(&sarama.ConsumerGroupMemberAssignment{UserData: data}, 3)
+			up, err := s.SubscriptionUserData(pair())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bare {
+				u, err := decodeUserData(up)
+				if err != nil {
+					t.Fatal(err)
+				}
+				up = u.inner
+			}
+			if !slices.Equal(up, sent) {
+				t.Errorf("%s, bare %t: sends % x up, was sent % x", name, bare, up, sent)
+			}
+		}
+	}
+}
