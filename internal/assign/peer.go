@@ -2,6 +2,7 @@ package assign
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strings"
 
@@ -46,9 +47,8 @@ func peerOf(memberID string, meta sarama.ConsumerGroupMemberMetadata) peer {
 	if len(meta.UserData) == 0 {
 		return p
 	}
-	_, header := openFormat(meta.UserData, kindUserData)
-	p.joiner = header != errForeign
 	data, err := decodeUserData(meta.UserData)
+	p.joiner = !errors.Is(err, errForeign)
 	if err != nil {
 		p.fault = err
 		return p
