@@ -227,7 +227,10 @@ func (h *handlerAtSetup) Setup(s sarama.ConsumerGroupSession) error {
 func TestInterruptJoin(t *testing.T) {
 	k := fakeCluster(t, 1)
 	topic := k.topic(t, 1, nil)
-	c := k.connect(t, groupOptions)
+	c := k.connect(t, func(o *Options) {
+		groupOptions(o)
+		o.RebalanceTimeout = time.Hour // so that only the interruption can end the join
+	})
 	joining, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	k.fake.Fake().ControlKey(int16(kmsg.JoinGroup), func(req kmsg.Request) (kmsg.Response, error, bool) {
@@ -268,7 +271,6 @@ func TestLeaveAfterInterruptJoin(t *testing.T) {
 
 func TestInterruptJoinEndsTheWaitForACoordinator(t *testing.T) {
 	k := fakeCluster(t, 1)
-	topic := k.topic(t, 1, nil)
 	c := k.connect(t, func(o *Options) {
 		groupOptions(o)
 		o.SessionTimeout = time.Hour // so that only the interruption can end it
@@ -287,7 +289,6 @@ func TestInterruptJoinEndsTheWaitForACoordinator(t *testing.T) {
 			t.Error("found a coordinator that is away")
 		}
 	}
-	_ = topic
 	g.open()
 	if _, err := c.group.Coordinator(c.opts.GroupID); err != nil {
 		t.Errorf("leaving the group needs its coordinator still: %v", err)

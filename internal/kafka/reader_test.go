@@ -70,14 +70,23 @@ func TestReaderPassesOverTransactions(t *testing.T) {
 	one := k.producer(t, kgo.TransactionalID(unique("one")))
 	two := k.producer(t, kgo.TransactionalID(unique("two")))
 
-	send(t, plain, topic, 0, "a")                    // 0
-	transaction(t, one, true, topic, 0, "b", "c")    // 1, 2, marker 3
-	transaction(t, one, false, topic, 0, "no", "no") // 4, 5, marker 6
-	send(t, plain, topic, 0, "d")                    // 7
-	transaction(t, two, false, topic, 0, "no")       // 8, marker 9
-	transaction(t, one, true, topic, 0, "e")         // 10, marker 11
 	committed := k.connect(t, nil)
 	uncommitted := k.connect(t, func(o *Options) { o.ReadCommitted = false })
+	// Markers are written after a transaction's end is answered.
+	settled := func(want int64) {
+		eventually(t, "the marker", func() bool { return end(t, committed, topic, 0) == want })
+	}
+
+	send(t, plain, topic, 0, "a")                 // 0
+	transaction(t, one, true, topic, 0, "b", "c") // 1, 2, marker 3
+	settled(4)
+	transaction(t, one, false, topic, 0, "no", "no") // 4, 5, marker 6
+	settled(7)
+	send(t, plain, topic, 0, "d")              // 7
+	transaction(t, two, false, topic, 0, "no") // 8, marker 9
+	settled(10)
+	transaction(t, one, true, topic, 0, "e") // 10, marker 11
+	settled(12)
 
 	start, end := bounds(t, committed, topic, 0)
 	if start != 0 || end != 12 {
