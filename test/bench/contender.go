@@ -225,7 +225,7 @@ func (p *process) until(ctx context.Context, what string, condition func() (bool
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("%s: not %s: %w\n%s", p.contender.name, what, ctx.Err(), p.log())
 		case <-p.exited:
 			return fmt.Errorf("%s ended (%v) before %s\n%s", p.contender.name, p.cmd.ProcessState, what, p.log())
 		case <-deadline.C:
