@@ -99,7 +99,7 @@ func New(o Options) (*App, error) {
 	if a.strats, err = assign.New(assign.Options{
 		Strategy: c.Group.Strategy, UpgradeFrom: c.Group.UpgradeFrom, Topics: a.topics[:],
 		Identity:     assign.Identity{ID: o.Identity},
-		OnAssignment: a.assigned, Log: a.log,
+		OnAssignment: a.assigned, OnJoin: a.member.Joining, Log: a.log,
 	}); err != nil {
 		return nil, err
 	}
@@ -310,9 +310,7 @@ func (a *App) consume(ctx context.Context, s *stack) error {
 	if err != nil {
 		return err
 	}
-	s.push("consumer group", func(ctx context.Context) error {
-		return within(ctx, group.Close)
-	})
+	s.push("consumer group", func(ctx context.Context) error { return a.leave(ctx, group) })
 	running, cancel := context.WithCancel(ctx)
 	result := make(chan error, 1)
 	go func() { result <- a.member.Run(running, group) }()
@@ -333,6 +331,27 @@ func (a *App) consume(ctx context.Context, s *stack) error {
 		return err
 	}
 }
+
+// leave takes the member out of the group. sarama tries once, on whatever
+// connection it has; the second try is ours, since a member that stays in the
+// group keeps its partitions idle for a session timeout. Failing both is no
+// fault of the shutdown: everything is committed.
+func (a *App) leave(ctx context.Context, group sarama.ConsumerGroup) error {
+	err := within(ctx, group.Close)
+	if err == nil {
+		return nil
+	}
+	a.log.Debug("the group was not left in order", zap.Error(err))
+	limit, cancel := context.WithTimeout(ctx, leavePatience)
+	defer cancel()
+	if err := a.clients.Leave(limit, a.member.LastID()); err != nil {
+		a.log.Warn("the group could not be left: its coordinator waits for the session timeout", zap.Error(err))
+	}
+	return nil
+}
+
+// leavePatience bounds the second try to leave the group.
+const leavePatience = 3 * time.Second
 
 // newTask makes the task of an index; the member calls it.
 func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *task.Task {

@@ -22,7 +22,7 @@ type places struct {
 type counts struct{ now, former [record.Sides]int32 }
 
 func newPlaces(t config.Topics) (*places, error) {
-	reserved, err := reservedOf(t.Reserved)
+	reserved, err := Reserved(t)
 	if err != nil {
 		return nil, err
 	}
@@ -40,9 +40,10 @@ func newPlaces(t config.Topics) (*places, error) {
 	return p, nil
 }
 
-func reservedOf(list []config.Reserved) ([]placement.Reserved, error) {
-	reserved := make([]placement.Reserved, 0, len(list))
-	for _, r := range list {
+// Reserved reads the partitions that the configuration sets aside.
+func Reserved(t config.Topics) ([]placement.Reserved, error) {
+	reserved := make([]placement.Reserved, 0, len(t.Reserved))
+	for _, r := range t.Reserved {
 		symbols, err := r.Symbols()
 		if err != nil {
 			return nil, fmt.Errorf("topics.reserved: partition %d: %w", r.Partition, err)

@@ -59,6 +59,10 @@ type Options struct {
 	// calls it under its locks, with the old claims still running: it must
 	// return at once and must neither commit, nor wait, nor call the group.
 	OnAssignment func(Assignment)
+	// OnJoin hears that the member is about to join the group, or to join it
+	// again; once a strategy of the list. It must return at once, as
+	// OnAssignment must. It may be nil.
+	OnJoin func()
 	// DirectoryBudget bounds what one generation's directories may take
 	// together, in bytes; 0 means DefaultDirectoryBudget. A leader whose
 	// directories would be larger leaves out member ids, then everything about
@@ -108,6 +112,10 @@ func New(opts Options) ([]sarama.BalanceStrategy, error) {
 		joined:   slices.Sorted(slices.Values(opts.Topics)),
 		eager:    slices.ContainsFunc(names, func(n string) bool { return n != Copartition }),
 		inner:    make(map[string][]byte),
+		joining:  opts.OnJoin,
+	}
+	if mem.joining == nil {
+		mem.joining = func() {}
 	}
 	strategies := make([]sarama.BalanceStrategy, 0, len(names))
 	for i, name := range names {

@@ -27,6 +27,7 @@ func (*copartition) SupportedProtocols() []sarama.RebalanceProtocol {
 
 // SubscriptionUserData never fails.
 func (s *copartition) SubscriptionUserData(topics []string) ([]byte, error) {
+	s.mem.joining()
 	u := s.mem.userData(s.name, topics)
 	return u.encode(), nil
 }

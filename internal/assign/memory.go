@@ -11,6 +11,8 @@ import (
 // other generation. sarama may ask from the goroutine of one join while
 // another's is being given up, hence the lock.
 type memory struct {
+	joining func() // Options.OnJoin
+
 	identity Identity
 	joined   []string // ascending; empty: whatever is subscribed
 	eager    bool     // no strategy list with another than copartition is cooperative

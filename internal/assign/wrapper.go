@@ -39,6 +39,7 @@ func (w *wrapper) Name() string { return w.inner.Name() }
 
 // SubscriptionUserData never fails.
 func (w *wrapper) SubscriptionUserData(topics []string) ([]byte, error) {
+	w.mem.joining()
 	if w.bare {
 		return w.mem.innerData(w.name), nil
 	}

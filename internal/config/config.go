@@ -27,7 +27,7 @@ type Kafka struct {
 	Brokers         []string      `mapstructure:"brokers" doc:"Bootstrap servers, each host:port."`
 	ClientID        string        `mapstructure:"client_id" doc:"The name that brokers see in their logs and quotas."`
 	Rack            string        `mapstructure:"rack" doc:"The rack or zone of this pod; set, it fetches from the closest replica."`
-	Version         string        `mapstructure:"version" doc:"The protocol version spoken: auto, or a version such as 3.9.0 (2.5.0 or newer)."`
+	Version         string        `mapstructure:"version" doc:"The protocol version spoken: auto, or a version such as 3.9.0 (2.8.0 or newer)."`
 	IsolationLevel  string        `mapstructure:"isolation_level" enum:"read_committed read_uncommitted" doc:"Which records are read: read_committed or read_uncommitted."`
 	MetadataRefresh time.Duration `mapstructure:"metadata_refresh" doc:"How soon new partitions are seen (100ms or more)."`
 	TLS             KafkaTLS      `mapstructure:"tls" doc:"Encryption of the connections to brokers; files are read again when they rotate."`

@@ -173,9 +173,9 @@ func (f *checker) topics() {
 	}
 }
 
-// oldestVersion is the first whose brokers say whether a committed offset is
-// final (KIP-447); cooperative rebalancing (2.4) is older.
-func oldestVersion() [3]uint64 { return [3]uint64{2, 5, 0} }
+// oldestVersion is the first whose brokers give topics an id (KIP-516); what
+// else is asked of them is older.
+func oldestVersion() [3]uint64 { return [3]uint64{2, 8, 0} }
 
 func wrongVersion(text string) string {
 	if text == VersionAuto {
@@ -194,7 +194,7 @@ func wrongVersion(text string) string {
 		version[i] = n
 	}
 	if slices.Compare(version[:], oldest[:]) < 0 {
-		return text + " is older than 2.5.0, the first that answers all that is asked"
+		return text + " is older than 2.8.0, the first that names topics by id"
 	}
 	return ""
 }

@@ -42,6 +42,7 @@ type Member struct {
 	dir      *assign.Directory
 	gen      int32
 	lastErr  error
+	lastID   string              // member id of the newest session
 	joinAt   time.Time           // when the rebalance under way began here
 	idleFrom map[int32]time.Time // indices that nobody runs because of a rebalance, since when
 	stopping bool
@@ -274,6 +275,7 @@ func (m *Member) sessionEnded(err error) {
 func (m *Member) Setup(s sarama.ConsumerGroupSession) error {
 	m.mu.Lock()
 	m.session = s
+	m.lastID = s.MemberID()
 	m.mu.Unlock()
 	m.log.Info("session begins", zap.String("member_id", s.MemberID()), zap.Int32("generation", s.GenerationID()))
 	return nil
@@ -324,6 +326,7 @@ func (m *Member) hold(index int32) *entry {
 		e.task.Freeze()
 	}
 	m.tasks[index] = e
+	m.countTasks()
 	go m.watchStart(index, e.task)
 	return e
 }
@@ -338,6 +341,7 @@ func (m *Member) watchStart(index int32, t *task.Task) {
 	m.mu.Lock()
 	from := m.idleFrom[index]
 	delete(m.idleFrom, index)
+	m.countTasks()
 	m.mu.Unlock()
 	if !from.IsZero() {
 		m.o.Metrics.TaskPause.Observe(time.Since(from).Seconds())
@@ -352,6 +356,22 @@ func (m *Member) letGo(index int32, e *entry) {
 	if e.holds == 0 && m.tasks[index] == e {
 		delete(m.tasks, index)
 	}
+	m.countTasks()
+}
+
+// countTasks brings joiner_tasks up to date. Called with mu held.
+func (m *Member) countTasks() {
+	var n [metrics.TaskStates]int
+	for _, e := range m.tasks {
+		if e.task.State() < task.Running {
+			n[metrics.Restoring]++
+			continue
+		}
+		n[metrics.Running]++
+	}
+	for s := range n {
+		m.o.Metrics.Tasks[s].Set(float64(n[s]))
+	}
 }
 
 // Session returns the member's standing, for commits; ok is false outside a
@@ -363,6 +383,13 @@ func (m *Member) Session() (s Session, ok bool) {
 		return Session{}, false
 	}
 	return Session{MemberID: m.session.MemberID(), Generation: m.session.GenerationID()}, true
+}
+
+// LastID returns the member id of the newest session, "" before the first.
+func (m *Member) LastID() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lastID
 }
 
 // Task returns the running task of an index, nil where there is none.

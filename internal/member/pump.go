@@ -10,14 +10,10 @@ import (
 	"joiner/internal/task"
 )
 
-// pumpBatch is how many records go to a task under one lock.
-const pumpBatch = 256
-
 // pump drains a claim into its task until the claim closes. It never waits for
 // the merge: sarama fetches from a broker again only when every claim on it
 // has taken its response. A full queue pauses the fetching instead.
 func pump(ctx context.Context, claim sarama.ConsumerGroupClaim, t *task.Task, side record.Side) {
-	batch := make([]record.Record, 0, pumpBatch)
 	messages := claim.Messages()
 	for {
 		select {
@@ -25,17 +21,13 @@ func pump(ctx context.Context, claim sarama.ConsumerGroupClaim, t *task.Task, si
 			if !ok {
 				return
 			}
-			batch = append(batch, kafka.FromMessage(msg))
+			batch, open := gather(messages, append(t.Batch(side), kafka.FromMessage(msg)))
+			t.Offer(side, batch, claim.HighWaterMarkOffset())
+			if !open {
+				return
+			}
 		case <-ctx.Done():
 			// A claim that redials its broker does not close for a while.
-			return
-		}
-		open := true
-		batch, open = gather(messages, batch)
-		t.Offer(side, batch, claim.HighWaterMarkOffset())
-		clear(batch)
-		batch = batch[:0]
-		if !open {
 			return
 		}
 	}

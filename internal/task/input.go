@@ -11,9 +11,9 @@ type input struct {
 	ended   bool
 	initial int64 // where the claim began; below 0: no commit, at the log's start
 
-	pending []record.Record
-	bytes   int
-	seq     uint64 // Task.seq when the newest pending record came
+	pending [][]record.Record // batches in the order they came
+	spare   [][]record.Record // empty batches to be filled again
+	seq     uint64            // Task.seq when the newest pending record came
 
 	held      int // records offered and not yet merged, pending among them
 	heldBytes int
@@ -27,15 +27,18 @@ type input struct {
 
 // endState is what is known of an input's end.
 type endState struct {
-	known   bool
-	offset  int64
-	seq     uint64 // Task.seq when it was asked for: it covers all heads received before
-	at      record.Millis
-	asking  bool
-	urgent  bool
-	failed  record.Millis // when the last question failed; 0 never
-	skimmed record.Millis // when the gap was looked at last; 0 never
-	skims   int
+	known  bool
+	offset int64
+	seq    uint64 // Task.seq when it was asked for: it covers all heads received before
+	at     record.Millis
+	asking bool
+	urgent bool
+	failed record.Millis // when the last question failed; 0 never
+
+	missing  int64         // the position at which nothing comes
+	since    record.Millis // since when, or when the log was looked at
+	skimming bool
+	wasted   int // looks that found the records to be there, in a row
 }
 
 // Start tells the task that the side's claim has begun at the initial offset;
@@ -51,9 +54,29 @@ func (t *Task) Start(side record.Side, initial int64) {
 	t.poke()
 }
 
+// Batch returns an empty batch to be filled for Offer.
+func (t *Task) Batch(side record.Side) []record.Record {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in := &t.in[side]
+	if n := len(in.spare); n > 0 {
+		b := in.spare[n-1]
+		in.spare[n-1] = nil
+		in.spare = in.spare[:n-1]
+		return b
+	}
+	return make([]record.Record, 0, BatchSize)
+}
+
+// BatchSize is how many records a batch of Batch holds without growing.
+const BatchSize = 256
+
+// maxSpare bounds the empty batches kept for one side.
+const maxSpare = 8
+
 // Offer queues records of one side, in offset order, and the high watermark
 // that came with them. It pauses the claim when too many wait for the merge.
-// The slice is copied, what the records point at is not.
+// The batch is the task's from then on: the caller takes the next from Batch.
 func (t *Task) Offer(side record.Side, recs []record.Record, highWatermark int64) {
 	if len(recs) == 0 {
 		return
@@ -70,11 +93,10 @@ func (t *Task) Offer(side record.Side, recs []record.Record, highWatermark int64
 	}
 	t.seq++
 	in.seq = t.seq
-	in.pending = append(in.pending, recs...)
-	in.bytes += size
 	in.held += len(recs)
 	in.heldBytes += size
 	in.position = recs[len(recs)-1].Offset + 1
+	in.queue(recs) // the batch may be empty from here on
 	in.hw = max(in.hw, highWatermark)
 	pause := !in.paused && (in.held > t.o.Limits.QueueRecords || in.heldBytes > t.o.Limits.QueueBytes)
 	if pause {
@@ -83,6 +105,29 @@ func (t *Task) Offer(side record.Side, recs []record.Record, highWatermark int64
 	}
 	t.mu.Unlock()
 	t.poke()
+}
+
+// queue appends a batch. A small one goes into the room that the last one has
+// left, or a slow merge would hold a batch for every record.
+func (in *input) queue(recs []record.Record) {
+	if n := len(in.pending); n > 0 {
+		last := in.pending[n-1]
+		if len(recs) <= cap(last)-len(last) {
+			in.pending[n-1] = append(last, recs...)
+			in.recycle(recs)
+			return
+		}
+	}
+	in.pending = append(in.pending, recs)
+}
+
+// recycle keeps an empty batch to be filled again.
+func (in *input) recycle(recs []record.Record) {
+	if len(in.spare) == maxSpare {
+		return
+	}
+	clear(recs) // or what they point at stays in memory until they are overwritten
+	in.spare = append(in.spare, recs[:0])
 }
 
 // End tells the task that the side's claim takes no more records. The first

@@ -15,7 +15,7 @@ import (
 const (
 	stepLimit    = 512                     // records merged under one lock of the table
 	idleCheck    = 1000 * time.Millisecond // how often an idle task looks for control records
-	skimFirst    = 20 * time.Millisecond   // how long records below the end may take to come
+	skimFirst    = 40 * time.Millisecond   // how long records below the end may take to come
 	skimLongest  = 1 * time.Second         // and how far that patience doubles
 	askAgain     = 100 * time.Millisecond  // after a failed question
 	drainedShare = 4                       // a queue this full asks for the other's end at once
@@ -169,6 +169,9 @@ func (t *Task) stepOne() bool {
 	}
 	t.decodeTick(market)
 	t.decodeNote(note)
+	if !market.empty() && (market.head.bad != nil || !note.empty() && note.head.bad == nil && market.head.time <= note.head.time) {
+		return t.takeTick(market) // what Decide would say, for most records
+	}
 	now := record.Millis(0)
 	if t.o.MaxIdle > 0 {
 		now = nowMillis()
@@ -195,16 +198,17 @@ func (t *Task) refill(side record.Side) {
 		t.release(side, b.done, b.size)
 		b.done, b.size = 0, 0
 	}
+	if b.recs != nil {
+		in.recycle(b.recs)
+	}
+	b.recs, b.i = nil, 0
+	b.head.ready = false
 	if len(in.pending) == 0 {
 		return
 	}
-	spare := b.recs[:cap(b.recs)]
-	clear(spare) // or the records stay in memory until they are overwritten
-	b.recs, in.pending = in.pending, spare[:0]
-	b.i = 0
-	b.seq = in.seq
-	b.head.ready = false
-	in.bytes = 0
+	b.recs, in.pending[0] = in.pending[0], nil
+	in.pending = in.pending[1:]
+	b.seq = in.seq // of the newest that is there: an end that covers it covers this batch
 }
 
 // sideState describes one input to the merge rule.
@@ -216,9 +220,7 @@ func (t *Task) sideState(side record.Side) enrich.Input {
 	if !t.o.Mine[side] {
 		return enrich.Input{State: enrich.NotMine}
 	}
-	other := &t.merge.cur[side.Other()]
-	urgent := side == record.Market || len(other.recs)-other.i > t.o.Limits.QueueRecords/drainedShare
-	return t.emptySide(side, other.seq, urgent)
+	return t.emptySide(side, t.merge.cur[side.Other()].seq, side == record.Market)
 }
 
 // emptySide tells whether an input without a head is at its end, by an end
@@ -241,7 +243,7 @@ func (t *Task) emptySide(side record.Side, seq uint64, urgent bool) enrich.Input
 	case e.known && e.seq >= seq && in.position >= 0:
 		return enrich.Input{State: enrich.AtEnd, AtEndSince: e.at}
 	}
-	t.askEnd(side, urgent)
+	t.askEnd(side, urgent || t.in[side.Other()].held > t.o.Limits.QueueRecords/drainedShare)
 	return enrich.Input{State: enrich.Unknown}
 }
 
@@ -277,9 +279,6 @@ func (t *Task) endKnown(side record.Side, seq uint64, end int64, err error) {
 		e.failed = 0
 		e.known, e.offset, e.seq, e.at = true, end, seq, nowMillis()
 		in.hw = max(in.hw, end)
-		if in.position >= end {
-			e.skims = 0
-		}
 	}
 	t.mu.Unlock()
 	t.poke()
@@ -287,36 +286,42 @@ func (t *Task) endKnown(side record.Side, seq uint64, end int64, err error) {
 
 // expectRecords looks at the log where records below the end do not come:
 // control records, aborted or compacted ones hold the position down for ever.
-// Called with mu held.
+// A look that found the records to be there after all was one too many, and
+// doubles the patience of the next. Called with mu held.
 func (t *Task) expectRecords(side record.Side) {
 	in := &t.in[side]
 	e := &in.end
-	now := nowMillis()
-	if e.skimmed == 0 || e.skims == 0 {
-		e.skims, e.skimmed = 1, now
+	if e.skimming {
+		return
 	}
-	patience := min(skimFirst<<min(e.skims-1, 10), skimLongest)
-	if at := e.skimmed + record.Millis(patience.Milliseconds()); now < at {
+	now := nowMillis()
+	if e.missing != in.position {
+		e.missing, e.since = in.position, now
+	}
+	patience := min(skimFirst<<min(e.wasted, 10), skimLongest)
+	if at := e.since + record.Millis(patience.Milliseconds()); now < at {
 		t.wakeBy(at)
 		return
 	}
-	e.skims++
-	e.skimmed = now
-	t.wakeBy(now + record.Millis(patience.Milliseconds()))
+	e.skimming = true
+	e.since = now
 	go t.skim(side, in.position)
 }
 
 // skim moves a side's position over what no reader will ever see.
 func (t *Task) skim(side record.Side, from int64) {
 	next, err := t.o.Log.Skim(t.ctx, t.o.Topics[side], t.o.Index, from)
-	if err != nil {
-		return // asked again as long as it matters
-	}
 	t.mu.Lock()
 	in := &t.in[side]
-	if in.position == from && next > from {
+	e := &in.end
+	e.skimming = false
+	switch {
+	case err != nil: // looked at again as long as it matters
+	case in.position == from && next > from:
 		in.position = next
-		in.end.skims = 0
+		e.wasted = 0
+	default:
+		e.wasted++
 	}
 	t.mu.Unlock()
 	t.poke()
@@ -473,7 +478,7 @@ func (t *Task) settlePositions() (next [record.Sides]record.Millis) {
 		case !b.empty():
 			next[side] = b.record().Timestamp
 		case len(in.pending) > 0:
-			next[side] = in.pending[0].Timestamp
+			next[side] = in.pending[0][0].Timestamp
 		case in.started && in.position > m.pos[side]:
 			m.pos[side] = in.position
 		}

@@ -401,6 +401,31 @@ func TestQueuePausesAndResumes(t *testing.T) {
 	})
 }
 
+// Small batches that pile up behind a merge share their room; the position must
+// be that of the last record all the same.
+func TestSmallBatchesPileUp(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		w.mu.Lock()
+		w.endHold = true
+		w.mu.Unlock()
+		w.start(-1, -1)
+		for i := range 3 * BatchSize {
+			r := w.put(record.Market, "BBCA", fmt.Sprint(`{"price":`, i, `}`), record.Millis(i))
+			w.task.Offer(record.Market, append(w.task.Batch(record.Market), r), 0)
+		}
+		w.mu.Lock()
+		batches := len(w.task.in[record.Market].pending)
+		w.mu.Unlock()
+		if batches > 4 {
+			t.Fatalf("%d records in %d batches", 3*BatchSize, batches)
+		}
+		w.note("BBCA", 5000)
+		w.answerHeld()
+		w.expect(fmt.Sprintf("BBCA %s %d local hit", src(0), 3*BatchSize-1))
+		w.expectCut(3*BatchSize, 1)
+	})
+}
+
 // A pause outlives the claim in sarama: the next claim would hang.
 func TestEndResumesAPausedClaim(t *testing.T) {
 	run(t, func(o *Options) { o.Limits.QueueRecords = 10 }, func(t *testing.T, w *world) {
