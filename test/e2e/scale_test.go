@@ -130,13 +130,17 @@ func (s *scaled) finish() Proof {
 	began := time.Now()
 	ticks, notes := s.load.Stop()
 	s.AwaitNoLag()
-	s.t.Logf("%d ticks and %d notifications written; no lag %v after the last", ticks, notes, time.Since(began).Round(time.Millisecond))
+	s.t.Logf("%d ticks and %d notifications written, at worst %v apart; no lag %v after the last",
+		ticks, notes, s.load.slowest.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	s.pods.Stop()
 	proof := s.Prove()
 	if proof.Hits != proof.Notes || proof.Remote > 0 {
 		s.t.Errorf("of %d notifications %d are hits, %d of them remote: a partition that moves must bring its prices", proof.Notes, proof.Hits, proof.Remote)
 	}
-	s.t.Logf("%d notifications, %d alerts, %d of them doubled, %d revised", proof.Notes, proof.Alerts, proof.Doubled(), proof.Revised)
+	if proof.Revised > 0 {
+		s.t.Errorf("%d alerts lack a tick that could be read before their notification was written", proof.Revised)
+	}
+	s.t.Logf("%d notifications, %d alerts, %d of them doubled", proof.Notes, proof.Alerts, proof.Doubled())
 	return proof
 }
 

@@ -14,7 +14,9 @@ const steadyBeat = 20 * time.Millisecond
 
 // Steady writes ticks and notifications at a steady rate in the background.
 // Notifications go to the partitions in turn, so that a partition's alerts come
-// evenly spaced; ticks go to random symbols.
+// evenly spaced; ticks go to random symbols. A notification is sent only when
+// every tick with its timestamp or an older one can be read, so that the merge
+// has no excuse: none of its alerts may be revised.
 type Steady struct {
 	w             *World
 	ticks, notes  int // a second
@@ -24,8 +26,10 @@ type Steady struct {
 	market, notif atomic.Int32 // partitions of the topics
 
 	stop, done chan struct{}
-	sent       [2]int // ticks, notifications; valid once done
-	err        error  // likewise
+	sent       [2]int        // ticks, notifications; valid once done
+	slowest    time.Duration // from one sending to the next, likewise
+	err        error         // likewise
+	last       time.Time     // timestamp of the records sent last
 }
 
 // steadyProducerConfig outlives brokers that are away for a minute.
@@ -109,13 +113,15 @@ func (s *Steady) run() {
 	defer close(s.done)
 	beat := time.NewTicker(steadyBeat)
 	defer beat.Stop()
-	began := time.Now()
+	began, before := time.Now(), time.Now()
 	for {
 		select {
 		case <-s.stop:
 			return
 		case <-beat.C:
 		}
+		s.slowest = max(s.slowest, time.Since(before))
+		before = time.Now()
 		passed := time.Since(began).Seconds()
 		ticks := int(passed*float64(s.ticks)) - s.sent[0]
 		notes := int(passed*float64(s.notes)) - s.sent[1]
@@ -127,21 +133,34 @@ func (s *Steady) run() {
 }
 
 func (s *Steady) send(ticks, notes int) error {
-	messages := make([]*sarama.ProducerMessage, 0, ticks+notes)
+	at := s.now()
+	messages := make([]*sarama.ProducerMessage, 0, ticks)
 	for range ticks {
 		s.sent[0]++
 		symbol := s.symbols[rand.IntN(len(s.symbols))]
-		messages = append(messages, s.message(s.w.Market, s.market.Load(), symbol, fmt.Sprintf(`{"price": %d.25}`, s.sent[0])))
+		messages = append(messages, s.message(s.w.Market, s.market.Load(), symbol, fmt.Sprintf(`{"price": %d.25}`, s.sent[0]), at))
 	}
+	if err := s.sync.SendMessages(messages); err != nil {
+		return err
+	}
+	at = s.now()
+	messages = messages[:0]
 	for range notes {
 		s.sent[1]++
 		symbol := s.next(s.sent[1])
-		messages = append(messages, s.message(s.w.Notes, s.notif.Load(), symbol, fmt.Sprintf(`{"n": %d}`, s.sent[1])))
-	}
-	if len(messages) == 0 {
-		return nil
+		messages = append(messages, s.message(s.w.Notes, s.notif.Load(), symbol, fmt.Sprintf(`{"n": %d}`, s.sent[1]), at))
 	}
 	return s.sync.SendMessages(messages)
+}
+
+// now is the time in whole milliseconds, but always later than the last one.
+func (s *Steady) now() time.Time {
+	now := time.Now().Truncate(time.Millisecond)
+	if !now.After(s.last) {
+		now = s.last.Add(time.Millisecond)
+	}
+	s.last = now
+	return now
 }
 
 // next is a random symbol of the partition whose turn it is.
@@ -155,10 +174,10 @@ func (s *Steady) next(turn int) string {
 	}
 }
 
-func (s *Steady) message(topic string, count int32, symbol, value string) *sarama.ProducerMessage {
+func (s *Steady) message(topic string, count int32, symbol, value string, at time.Time) *sarama.ProducerMessage {
 	return &sarama.ProducerMessage{
 		Topic: topic, Partition: Place(s.w.t, "murmur2", symbol, count),
-		Key: sarama.StringEncoder(symbol), Value: sarama.StringEncoder(value), Timestamp: time.Now(),
+		Key: sarama.StringEncoder(symbol), Value: sarama.StringEncoder(value), Timestamp: at,
 	}
 }
 
@@ -192,5 +211,5 @@ func (w *World) Seed(symbols []string) {
 	for i, symbol := range symbols {
 		ticks[i] = Record{Key: symbol, Value: fmt.Sprintf(`{"price": 0.%d}`, i+1)}
 	}
-	w.Send(w.Market, ticks...)
+	w.Producer().Send(w.Market, ticks...)
 }

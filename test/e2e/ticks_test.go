@@ -47,7 +47,8 @@ func ticksOnly(t *testing.T, transactional bool) {
 	symbols := SymbolsOf(w, "S", ticksPartitions, 5)
 
 	// Notifications at first, so that their topic ends as the other one does.
-	send := func(topic string, records []Record) { t.Helper(); w.Send(topic, records...) }
+	plain := w.Producer()
+	send := func(topic string, records []Record) { t.Helper(); plain.Send(topic, records...) }
 	if transactional {
 		p := w.TxnProducer(time.Minute)
 		send = func(topic string, records []Record) {
