@@ -57,6 +57,7 @@ type App struct {
 
 	connected atomic.Bool
 	stopping  atomic.Bool
+	left      leftovers
 
 	// Set once connected, before the group is joined.
 	clients   *kafka.Clients
@@ -191,7 +192,8 @@ func (a *App) stop(s *stack) error {
 	limit := a.o.Config.Shutdown.Timeout
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if err := s.unwind(ctx, a.log); err != nil {
+	err := s.unwind(ctx, a.log)
+	if err := errors.Join(a.left.err(), err); err != nil {
 		return fmt.Errorf("shutdown: %w", err)
 	}
 	a.log.Info("stopped")
@@ -279,7 +281,9 @@ func (a *App) startCommitter(s *stack) (err error) {
 		Topics:   a.topics,
 		Member: func() (deliver.Generation, bool) {
 			session, ok := a.member.Session()
-			return deliver.Generation{MemberID: session.MemberID, Generation: session.Generation}, ok
+			return deliver.Generation{
+				Group: a.o.Config.Group.ID, MemberID: session.MemberID, Generation: session.Generation,
+			}, ok
 		},
 		Commit: a.commit,
 		OnResult: func(ok bool) {
@@ -289,7 +293,7 @@ func (a *App) startCommitter(s *stack) (err error) {
 			}
 			a.metrics.Delivery.CommitsFailed.Inc()
 		},
-		Log: a.log,
+		Log: a.o.Logger, // it names the group itself
 	})
 	if err != nil {
 		return err
@@ -300,7 +304,7 @@ func (a *App) startCommitter(s *stack) (err error) {
 
 func (a *App) commit(ctx context.Context, g deliver.Generation, offsets map[string]map[int32]int64) (map[string]map[int32]error, error) {
 	return a.clients.CommitOffsets(ctx, kafka.Generation{
-		Group: a.o.Config.Group.ID, MemberID: g.MemberID, Generation: g.Generation,
+		Group: g.Group, MemberID: g.MemberID, Generation: g.Generation,
 	}, offsets)
 }
 
@@ -311,7 +315,8 @@ func (a *App) consume(ctx context.Context, s *stack) error {
 		return err
 	}
 	s.push("consumer group", func(ctx context.Context) error { return a.leave(ctx, group) })
-	running, cancel := context.WithCancel(ctx)
+	// Only the stop stack ends it: what its tasks leave is noted as the stop's.
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	result := make(chan error, 1)
 	go func() { result <- a.member.Run(running, group) }()
 	s.push("member", func(ctx context.Context) error {
@@ -320,7 +325,10 @@ func (a *App) consume(ctx context.Context, s *stack) error {
 		case err := <-result:
 			return err
 		case <-ctx.Done():
-			return fmt.Errorf("tasks did not end in time: %s", a.uncommitted())
+			for _, t := range a.member.Status().Tasks {
+				a.left.add(t, fmt.Sprintf("%d notifications unsettled", t.Unsettled))
+			}
+			return fmt.Errorf("the session did not end in time: %w", ctx.Err())
 		}
 	})
 	select {
@@ -367,7 +375,11 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 		Prices: &prices{owner: a.member, remote: a.o.Remote, again: localAgain, tries: int(c.Join.RemotePatience / localAgain)},
 		Commit: func(ctx context.Context, t *task.Task) error {
 			defer a.committer.Unregister(t)
-			return a.committer.CommitNow(ctx, t)
+			err := a.committer.CommitNow(ctx, t)
+			if a.stopping.Load() {
+				a.left.ended(t, err)
+			}
+			return err
 		},
 		Drain:   min(c.Group.RebalanceTimeout/3, c.Shutdown.Timeout/2),
 		Metrics: a.metrics.Partition(index, halves),
@@ -379,18 +391,3 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 
 // localAgain is the pause between two tries of a look-up in this process.
 const localAgain = 100 * time.Millisecond
-
-// uncommitted says which partitions a cut-short stop leaves behind.
-func (a *App) uncommitted() string {
-	status := a.member.Status()
-	text := "nothing"
-	for i, t := range status.Tasks {
-		if i == 0 {
-			text = ""
-		} else {
-			text += "; "
-		}
-		text += fmt.Sprintf("partition %d: position %s, committed %s, %d unsettled", t.Index, t.Position, t.Committed, t.Unsettled)
-	}
-	return "uncommitted: " + text
-}

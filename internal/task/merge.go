@@ -508,7 +508,9 @@ func (t *Task) finish() {
 		t.readRefusals()
 		t.publish()
 	}
-	if left := t.o.Sink.Drop(t); left > 0 {
+	left := t.o.Sink.Drop(t)
+	t.abandoned.Store(int64(left))
+	if left > 0 {
 		t.log.Warn("outputs left unacknowledged, their notifications are joined again by the next owner", zap.Int("outputs", left))
 	}
 	t.forgetWaits()

@@ -142,8 +142,9 @@ type Task struct {
 	ready  chan struct{} // closed once Running
 	done   chan struct{} // closed once Closed
 
-	state  atomic.Int32
-	frozen atomic.Bool
+	state     atomic.Int32
+	frozen    atomic.Bool
+	abandoned atomic.Int64
 
 	// Shared with claims and callbacks.
 	mu     sync.Mutex
@@ -231,6 +232,10 @@ func (t *Task) Ready() <-chan struct{} { return t.ready }
 
 // Done is closed when the task is Closed.
 func (t *Task) Done() <-chan struct{} { return t.done }
+
+// Abandoned is the number of outputs that were sent and not acknowledged when
+// the task gave up waiting for them; it is known once Options.Commit is called.
+func (t *Task) Abandoned() int { return int(t.abandoned.Load()) }
 
 // Freeze makes the task take nothing more from either input. It only sets a
 // flag, so it may be called under anybody's locks.
