@@ -20,6 +20,7 @@ type sender struct {
 
 	ready []*partition  // guarded by the writer's lock
 	busy  bool          // a request is under way; guarded likewise
+	bytes int           // that gathered since the last request; guarded likewise
 	wake  chan struct{} // something is ready
 	full  chan struct{} // lingering makes no sense any more
 
@@ -87,37 +88,63 @@ func (s *sender) run() {
 	}
 }
 
-// await returns once there is something to send: at once where that gathered
-// during the last request, else when the first output has waited for company.
-// It returns false when the writer stops.
+// await returns once there is something to send and it has waited for company:
+// for the linger, or until there is enough of it. What gathered while a request
+// was under way waits as well, since a request costs a leader as much as some
+// fifty outputs do. It returns false when the writer stops.
 func (s *sender) await(linger *time.Timer) bool {
-	if s.anyReady() {
-		return !s.stopped()
-	}
-	select {
-	case <-s.full: // of a time gone by
-	default:
-	}
-	for !s.anyReady() {
+	ready := s.anyReady()
+	for !ready {
 		select {
 		case <-s.wake:
 		case <-s.w.abort:
 			return false
 		}
+		ready = s.anyReady()
 	}
-	if linger == nil {
-		return true
+	if linger == nil || s.enough() {
+		return !s.stopped()
 	}
 	linger.Reset(s.w.linger)
 	defer linger.Stop()
-	select {
-	case <-linger.C:
-	case <-s.full:
-	case <-s.w.closing:
-	case <-s.w.abort:
-		return false
+	for !s.enough() {
+		select {
+		case <-linger.C:
+			return true
+		case <-s.full: // perhaps of a time gone by
+		case <-s.w.closing:
+			return true
+		case <-s.w.abort:
+			return false
+		}
 	}
 	return true
+}
+
+// enough reports whether waiting for company makes no sense any more: there is
+// plenty, or something has waited for a second attempt already.
+func (s *sender) enough() bool {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	total := 0
+	for _, p := range s.ready {
+		if p.batch.open() {
+			return true
+		}
+		total += p.bytes
+	}
+	return total >= lingerBytes
+}
+
+// lingerBytes is plenty: a larger request costs a leader no less a byte.
+const lingerBytes = 128 << 10
+
+// gather counts bytes that became ready. It holds the writer's lock.
+func (s *sender) gather(bytes int) {
+	s.bytes += bytes
+	if s.bytes >= lingerBytes {
+		signal(s.full)
+	}
 }
 
 func (s *sender) anyReady() bool {
@@ -140,6 +167,7 @@ func (s *sender) take() {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	s.batch = s.batch[:0]
+	s.bytes = 0
 	total, n := 0, 0
 	for _, p := range s.ready {
 		if p.empty() { // dropped meanwhile

@@ -49,8 +49,9 @@ type Options struct {
 	// Metadata.Retry.Max small, since the writer repeats on its own;
 	// Metadata.AllowAutoTopicCreation false.
 	Client sarama.Client
-	// Linger is how long the first output waits for company while its leader
-	// is idle; 0 not at all.
+	// Linger is how long the first output waits for company, unless there is
+	// plenty; 0 not at all: what gathers while a request is under way is then
+	// the next batch.
 	Linger time.Duration
 	// Compression is none, gzip, snappy, lz4 or zstd; "" is none.
 	Compression string
@@ -295,8 +296,9 @@ func (w *Writer) accept(outputs []*record.Output, bad []outcome, most int) {
 		}
 		w.pending++
 		p := t.partition(o.Partition)
-		p.push(entry{out: o, size: sizeOf(o)})
-		w.stir(p)
+		e := entry{out: o, size: sizeOf(o)}
+		p.push(e)
+		w.stir(p, e.size)
 	}
 }
 
@@ -323,14 +325,12 @@ func (t *topic) partition(id int32) *partition {
 
 // stir puts an idle partition on its way, and tells a lingering leader when
 // there is enough for a batch. It holds the lock.
-func (w *Writer) stir(p *partition) {
+func (w *Writer) stir(p *partition, size int) {
 	switch p.at {
 	case idle:
 		w.forward(p)
 	case ready:
-		if p.bytes >= p.topic.batchBytes() {
-			signal(p.leader.full)
-		}
+		p.leader.gather(size)
 	case sending, waiting:
 	}
 }
@@ -346,6 +346,7 @@ func (w *Writer) forward(p *partition) {
 	default:
 		p.at = ready
 		p.leader.ready = append(p.leader.ready, p)
+		p.leader.gather(p.bytes)
 		signal(p.leader.wake)
 	}
 }
