@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"joiner/internal/record"
+)
+
+const (
+	growthBefore  = int32(6)
+	growthAfter   = int32(12)
+	growthRefresh = 2 * time.Second
+	unequalFor    = 8 * time.Second
+)
+
+// Both inputs grow from 6 to 12 partitions under load, one well before the
+// other. Meanwhile the old indices go on, nobody is ready and says why, and the
+// group does not spin; a symbol whose ticks go to a partition that nobody reads
+// yet is a miss, never an old price. Afterwards it heals by itself, and no
+// record of a new partition is skipped, not even one written before the group
+// knew of it.
+func TestKafkaGrowth(t *testing.T) {
+	w := NewWorld(t, growthBefore, nil)
+	pods := w.Pods(2, Settings{"kafka.metadata_refresh": growthRefresh.String(), "topics.create": "true"})
+	pods.AwaitBalanced(growthBefore)
+	symbols := SymbolsOf(w, "S", growthAfter, 10)
+	early := SymbolsOf(w, "EARLY", growthAfter, 1)[growthBefore:] // one for each new partition
+	w.Seed(symbols)
+	old := w.newHome("OLD")
+	w.Producer().Send(w.Market, Record{Key: old, Value: `{"price": 7}`})
+	load := w.Steady(500, 100, symbols)
+	w.AwaitCount(w.Alerts, 100, pods)
+
+	// The market topic grows.
+	began := time.Now()
+	w.grow(w.Market)
+	load.Grown(w.Market, growthAfter)
+	p := w.Producer()
+	for i, symbol := range early {
+		p.Send(w.Market, Record{Key: symbol, Value: fmt.Sprintf(`{"price": %d}`, 100+i)}.At(growthBefore+int32(i)))
+	}
+	await(t, "the pods to name topics and counts", func() error {
+		for _, pod := range pods {
+			said := strings.Join(pod.Readiness().Reasons, "; ")
+			if !strings.Contains(said, w.Market+" has 12") || !strings.Contains(said, w.Notes+" has 6") {
+				return fmt.Errorf("%s says %q", pod.Name, said)
+			}
+		}
+		return nil
+	})
+	t.Logf("unequal counts noticed after %v (target: kafka.metadata_refresh, %v): %s",
+		time.Since(began).Round(time.Millisecond), growthRefresh, strings.Join(pods[0].Readiness().Reasons, "; "))
+
+	ended, out, generation := pods.ClaimsEnded(), w.Count(w.Alerts), pods[0].generation()
+	time.Sleep(unequalFor)
+	if n := pods[0].generation() - generation; n > 2 {
+		t.Errorf("%d generations in %v of unequal counts: a hot loop", n, unequalFor)
+	} else {
+		t.Logf("%d generations in %v of unequal counts", n, unequalFor)
+	}
+	if now := w.Count(w.Alerts); now <= out {
+		t.Errorf("no alert came out in %v of unequal counts", unequalFor)
+	}
+
+	// And the other one.
+	began = time.Now()
+	w.grow(w.Notes)
+	load.Grown(w.Notes, growthAfter)
+	after := w.Ends(w.Notes) // from here on notifications are placed as ticks are
+	p = w.Producer()         // one that has seen the topic grow
+	for i, symbol := range early {
+		p.Send(w.Notes, Record{Key: symbol, Value: fmt.Sprintf(`{"early": %d}`, i)}.At(growthBefore+int32(i)))
+	}
+	w.Partitions = growthAfter
+	pods.AwaitBalanced(growthAfter)
+	t.Logf("healed and ready %v after both had grown (target: kafka.metadata_refresh, %v)", time.Since(began).Round(time.Millisecond), growthRefresh)
+	if n := pods.ClaimsEnded() - ended; n > 0 {
+		t.Errorf("%d claims ended though only new partitions came", n)
+	}
+	time.Sleep(settleFor)
+	load.Stop()
+	w.AwaitNoLag()
+	for _, topic := range []string{w.Alerts, w.Dead} {
+		if n := len(w.Ends(topic)); n != int(growthAfter) {
+			t.Errorf("output %s has %d partitions", topic, n)
+		}
+	}
+
+	// With one pod left the old partition of every symbol is here: a price that
+	// only lies there is found under the former count.
+	pods[1].Stop()
+	pods[:1].AwaitBalanced(growthAfter)
+	p.Send(w.Notes, Record{Key: old, Value: `{"old": true}`})
+	w.AwaitNoLag()
+	pods[:1].Stop()
+
+	proof := w.Prove()
+	t.Logf("%d notifications, %d alerts, %d hits, %d misses, %d doubled", proof.Notes, proof.Alerts, proof.Hits, proof.Misses, proof.Doubled())
+	if proof.Doubled() > 0 {
+		t.Errorf("%d alerts are doubled", proof.Doubled())
+	}
+	for at, a := range proof.Last {
+		if a.Result != record.Hit && at.offset >= after[at.partition] {
+			t.Errorf("notification %s of %s, written when both had grown: %s", at, a.Key, a.Result)
+		}
+	}
+	w.judgeGrowth(proof, early, old)
+}
+
+// judgeGrowth looks at the notifications that growth could have harmed.
+func (w *World) judgeGrowth(proof Proof, early []string, old string) {
+	w.t.Helper()
+	earlies, olds := 0, 0
+	for at, a := range proof.Last {
+		value := string(a.Notification)
+		switch {
+		case strings.HasPrefix(value, `{"early"`):
+			earlies++
+			if a.Result != record.Hit || a.Market.Partition != at.partition || at.partition < growthBefore {
+				w.t.Errorf("notification %s of %s, whose tick was the first of its new partition: %s, %+v", at, a.Key, a.Result, a.Market)
+			}
+		case strings.HasPrefix(value, `{"old"`):
+			olds++
+			if former := Place(w.t, "murmur2", old, growthBefore); a.Result != record.Hit || a.Market.Partition != former {
+				w.t.Errorf("notification %s of %s, whose ticks lie in %d: %s, %+v", at, a.Key, former, a.Result, a.Market)
+			}
+		}
+	}
+	if earlies != len(early) || olds != 1 {
+		w.t.Errorf("%d and %d of the chosen notifications have alerts, want %d and 1", earlies, olds, len(early))
+	}
+}
+
+// newHome returns a symbol that belongs into a new partition once the topic has
+// grown.
+func (w *World) newHome(prefix string) string {
+	w.t.Helper()
+	for i := 0; ; i++ {
+		symbol := fmt.Sprintf("%s%d", prefix, i)
+		if Place(w.t, "murmur2", symbol, growthAfter) >= growthBefore {
+			return symbol
+		}
+	}
+}
+
+func (w *World) grow(topic string) {
+	w.t.Helper()
+	if err := w.Admin().CreatePartitions(topic, growthAfter, nil, false); err != nil {
+		w.t.Fatalf("growing %s: %v", topic, err)
+	}
+	await(w.t, fmt.Sprintf("%s to have %d partitions", topic, growthAfter), func() error {
+		ends, err := w.ends(topic)
+		if err == nil && len(ends) != int(growthAfter) {
+			err = fmt.Errorf("it has %d", len(ends))
+		}
+		return err
+	})
+}
+
+// generation is that of the process's last assignment.
+func (p *Proc) generation() int64 {
+	p.t.Helper()
+	_, generation, err := p.Owned()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return generation
+}
