@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"joiner/internal/app"
 	"joiner/internal/config"
 
 	"github.com/spf13/cobra"
@@ -26,6 +27,9 @@ Everything that is wrong is reported at once, with exit code 2.`,
 		loaded, err := loadConfig(cmd, p)
 		if err != nil {
 			return err
+		}
+		if err := app.Check(loaded.Config); err != nil {
+			return wrongUsage(err)
 		}
 		return printConfig(p, loaded.Config, out)
 	}

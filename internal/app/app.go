@@ -116,6 +116,15 @@ func New(o Options) (*App, error) {
 	return a, nil
 }
 
+// Check reports what New would refuse in a configuration that is valid key by
+// key: a path that leads nowhere, a symbols file with a symbol twice. Its
+// errors name the key.
+func Check(c config.Config) error {
+	a := &App{o: Options{Config: c}}
+	_, placed := newPlaces(c.Topics)
+	return errors.Join(a.decoders(), placed)
+}
+
 func (a *App) decoders() (err error) {
 	c := a.o.Config
 	a.market, err = enrich.NewMarketDecoder(enrich.MarketOptions{
@@ -123,13 +132,13 @@ func (a *App) decoders() (err error) {
 		EventTime: c.Market.EventTime, EventTimeUnit: c.Market.EventTimeUnit,
 	})
 	if err != nil {
-		return fmt.Errorf("market: %w", err)
+		return err // it names the key
 	}
 	a.note, err = enrich.NewNoteDecoder(enrich.NoteOptions{
 		Symbol: c.Notification.Symbol, EventTime: c.Notification.EventTime, EventTimeUnit: c.Notification.EventTimeUnit,
 	})
 	if err != nil {
-		return fmt.Errorf("notification: %w", err)
+		return err // it names the key
 	}
 	return nil
 }

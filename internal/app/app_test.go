@@ -38,7 +38,6 @@ const (
 type stage struct {
 	t       *testing.T
 	cluster *embedded.Cluster
-	admin   sarama.ClusterAdmin
 	sync    sarama.SyncProducer
 	client  sarama.Client
 }

@@ -341,6 +341,67 @@ func scanString(b []byte, i int) (int, bool) {
 // skipPlain returns the position of the first byte from i on that does not
 // simply belong to a string, len(b) where there is none.
 func skipPlain(b []byte, i int) int {
+	if j, long := skipWindow(b, i); long {
+		return skipLong(b, j)
+	}
+	return skipWords(b, i)
+}
+
+// plainWindow is how far ahead of a long string's bytes is looked at once. It
+// bounds what is looked at again in a string with many escapes.
+const plainWindow = 256
+
+// skipWindow steps over the first 16 bytes where they are plain, and tells
+// whether they are: most strings are shorter, and not worth more.
+func skipWindow(b []byte, i int) (int, bool) {
+	if i+16 > len(b) {
+		return i, false
+	}
+	x, y := binary.LittleEndian.Uint64(b[i:]), binary.LittleEndian.Uint64(b[i+8:])
+	return i + 16, endsPlain(x)|endsPlain(y) == 0
+}
+
+// skipLong goes on in windows: the quote and the backslash are found by the
+// machine's own search, which leaves one test a byte to us.
+func skipLong(b []byte, i int) int {
+	for {
+		window := b[i:min(i+plainWindow, len(b))]
+		n := bytes.IndexByte(window, '"')
+		closed := n >= 0
+		if closed {
+			window = window[:n]
+		}
+		if bytes.IndexByte(window, '\\') >= 0 || hasControl(window) {
+			return skipWords(b, i)
+		}
+		i += len(window)
+		if closed || i == len(b) {
+			return i
+		}
+	}
+}
+
+// hasControl reports whether a byte is below a blank.
+func hasControl(b []byte) bool {
+	var found uint64
+	for len(b) >= 8 {
+		x := binary.LittleEndian.Uint64(b)
+		found |= (x - laneBlanks) &^ x
+		b = b[8:]
+	}
+	if found&laneTops != 0 {
+		return true
+	}
+	for _, c := range b {
+		if c < ' ' {
+			return true
+		}
+	}
+	return false
+}
+
+// skipWords steps over plain bytes eight at a time.
+func skipWords(b []byte, i int) int {
 	for i+8 <= len(b) {
 		if m := endsPlain(binary.LittleEndian.Uint64(b[i:])); m != 0 {
 			return i + bits.TrailingZeros64(m)/8

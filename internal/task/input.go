@@ -11,7 +11,7 @@ type input struct {
 	ended   bool
 	initial int64 // where the claim began; below 0: no commit, at the log's start
 
-	pending [][]record.Record // batches in the order they came
+	pending []chunk           // batches in the order they came
 	spare   [][]record.Record // empty batches to be filled again
 	seq     uint64            // Task.seq when the newest pending record came
 
@@ -23,6 +23,12 @@ type input struct {
 	hw       int64 // the highest end heard of
 
 	end endState
+}
+
+// chunk is a queued batch and about how much it holds in memory.
+type chunk struct {
+	recs  []record.Record
+	bytes int
 }
 
 // endState is what is known of an input's end.
@@ -96,7 +102,7 @@ func (t *Task) Offer(side record.Side, recs []record.Record, highWatermark int64
 	in.held += len(recs)
 	in.heldBytes += size
 	in.position = recs[len(recs)-1].Offset + 1
-	in.queue(recs) // the batch may be empty from here on
+	in.queue(recs, size) // the batch may be empty from here on
 	in.hw = max(in.hw, highWatermark)
 	pause := !in.paused && (in.held > t.o.Limits.QueueRecords || in.heldBytes > t.o.Limits.QueueBytes)
 	if pause {
@@ -109,16 +115,17 @@ func (t *Task) Offer(side record.Side, recs []record.Record, highWatermark int64
 
 // queue appends a batch. A small one goes into the room that the last one has
 // left, or a slow merge would hold a batch for every record.
-func (in *input) queue(recs []record.Record) {
+func (in *input) queue(recs []record.Record, bytes int) {
 	if n := len(in.pending); n > 0 {
-		last := in.pending[n-1]
-		if len(recs) <= cap(last)-len(last) {
-			in.pending[n-1] = append(last, recs...)
+		last := &in.pending[n-1]
+		if len(recs) <= cap(last.recs)-len(last.recs) {
+			last.recs = append(last.recs, recs...)
+			last.bytes += bytes
 			in.recycle(recs)
 			return
 		}
 	}
-	in.pending = append(in.pending, recs)
+	in.pending = append(in.pending, chunk{recs, bytes})
 }
 
 // recycle keeps an empty batch to be filled again.

@@ -27,7 +27,6 @@ type joinState struct {
 	match enrich.Match
 	next  int64 // one above the owner's last market record
 	known bool  // next and match.Partition are the owner's word
-	price []byte
 }
 
 // line holds the places of one symbol that are not sent, in source order, as
@@ -49,6 +48,7 @@ func (t *Task) join(p *place) {
 		behind = m.lines[string(p.note.Symbol)]
 	}
 	if behind == nil && p.join.final {
+		p.plain = true
 		t.dispatch(p)
 		return
 	}
@@ -318,13 +318,12 @@ func (t *Task) repeatAsks() {
 func (t *Task) outcome(p *place, r record.Result) {
 	j := &p.join
 	m := enrich.Match{Result: r, Symbol: p.note.Symbol, Partition: j.match.Partition}
-	switch {
-	case j.home == AnyPartition:
-		m.Partition = t.o.Index // nobody knows better than the notification's own number
-		m.Locality = t.localityOf(t.o.Index)
-	default:
-		m.Locality = t.localityOf(j.home)
+	home := j.home
+	if home == AnyPartition {
+		home = t.o.Index // nobody knows better than the notification's own number
+		m.Partition = home
 	}
+	m.Locality = t.localityOf(home)
 	j.match = m
 	t.settle(p)
 }

@@ -26,6 +26,7 @@ type place struct {
 	taken  time.Time
 	kind   record.Kind // of the dead letter; "" for an alert
 	shrunk bool        // the dead letter has already lost its value
+	plain  bool        // joined at once: nobody but its output points at it, so it is used again
 
 	join joinState
 
@@ -44,9 +45,9 @@ type ledger struct {
 	committed record.Offsets
 	places    int
 	bytes     int
-	sent      int // places whose outputs the sink holds
-	dropped   bool
-	full      bool // the merge waits for room
+	sent      int      // places whose outputs the sink holds
+	full      bool     // the merge waits for room
+	spare     []*place // settled plain places, to be used again
 }
 
 func (l *ledger) init(t *Task) {
@@ -81,6 +82,19 @@ func (l *ledger) add(places []*place, outs []*record.Output, cut record.Offsets)
 	}
 	l.cut = cut
 	l.cutKnown = true
+}
+
+// maxSparePlaces bounds the places kept to be used again.
+const maxSparePlaces = 1024
+
+// takeSpare moves the settled places to the merge's own list.
+func (l *ledger) takeSpare(spare []*place) []*place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	spare = append(spare, l.spare...)
+	clear(l.spare)
+	l.spare = l.spare[:0]
+	return spare
 }
 
 // remove takes a place out once nothing is owed for it any more.
@@ -164,18 +178,22 @@ func (t *Task) Committed(cut record.Offsets) {
 func (t *Task) Settled(o *record.Output, err error) {
 	p := o.Tag.(*place)
 	if err != nil {
+		p.plain = false
 		t.mu.Lock()
 		t.inbox.refused = append(t.inbox.refused, refusal{p, err})
 		t.mu.Unlock()
 		t.poke()
 		return
 	}
+	t.countSettled(p)
 	l := &t.ledger
 	l.mu.Lock()
 	l.removeLocked(p)
+	if p.plain && len(l.spare) < maxSparePlaces {
+		l.spare = append(l.spare, p)
+	}
 	wake := l.full || (l.sent == 0 && t.frozen.Load())
 	l.mu.Unlock()
-	t.countSettled(p)
 	if wake {
 		t.poke()
 	}

@@ -29,6 +29,7 @@ type mergeState struct {
 	pos record.Offsets // the next record to merge of each side; -1 unknown
 
 	places []*place         // taken in this run
+	spare  []*place         // to be used again
 	outs   []*record.Output // to be sent at the end of the run
 	tally  tally
 
@@ -49,12 +50,12 @@ func (m *mergeState) init() {
 
 // batch is what the merge has taken from a queue and not merged yet.
 type batch struct {
-	recs []record.Record
-	i    int
-	seq  uint64 // covers every record in it
-	done int    // records merged since the queue was told
-	size int    // and their bytes
-	head head
+	recs  []record.Record
+	i     int
+	seq   uint64 // covers every record in it
+	bytes int    // what it holds, given back when all of it is merged
+	done  int    // records merged since the queue was told
+	head  head
 }
 
 // head is the decoded first record of a batch.
@@ -70,7 +71,6 @@ func (b *batch) empty() bool            { return b.i == len(b.recs) }
 func (b *batch) record() *record.Record { return &b.recs[b.i] }
 
 func (b *batch) advance() {
-	b.size += b.recs[b.i].Size()
 	b.done++
 	b.i++
 	b.head.ready = false
@@ -194,11 +194,9 @@ func (t *Task) refill(side record.Side) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	in := &t.in[side]
-	if b.done > 0 {
-		t.release(side, b.done, b.size)
-		b.done, b.size = 0, 0
-	}
 	if b.recs != nil {
+		t.release(side, b.done, b.bytes)
+		b.done, b.bytes = 0, 0
 		in.recycle(b.recs)
 	}
 	b.recs, b.i = nil, 0
@@ -206,7 +204,8 @@ func (t *Task) refill(side record.Side) {
 	if len(in.pending) == 0 {
 		return
 	}
-	b.recs, in.pending[0] = in.pending[0], nil
+	b.recs, b.bytes = in.pending[0].recs, in.pending[0].bytes
+	in.pending[0] = chunk{}
 	in.pending = in.pending[1:]
 	b.seq = in.seq // of the newest that is there: an end that covers it covers this batch
 }
@@ -435,9 +434,18 @@ func (t *Task) readRefusals() {
 
 // newPlace takes a place for a record about to be merged.
 func (t *Task) newPlace(side record.Side, rec *record.Record) *place {
-	p := &place{side: side, rec: *rec, cut: t.merge.pos, taken: time.Now()}
+	m := &t.merge
+	if len(m.spare) == 0 {
+		m.spare = t.ledger.takeSpare(m.spare)
+	}
+	p := &place{}
+	if n := len(m.spare); n > 0 {
+		p, m.spare = m.spare[n-1], m.spare[:n-1]
+		*p = place{}
+	}
+	p.side, p.rec, p.cut, p.taken = side, *rec, m.pos, time.Now()
 	p.cut[side] = rec.Offset
-	t.merge.places = append(t.merge.places, p)
+	m.places = append(m.places, p)
 	return p
 }
 
@@ -470,15 +478,15 @@ func (t *Task) settlePositions() (next [record.Sides]record.Millis) {
 	for side := range record.Sides {
 		in, b := &t.in[side], &m.cur[side]
 		if b.done > 0 {
-			t.release(side, b.done, b.size)
-			b.done, b.size = 0, 0
+			t.release(side, b.done, 0)
+			b.done = 0
 		}
 		next[side] = record.NoTimestamp
 		switch {
 		case !b.empty():
 			next[side] = b.record().Timestamp
 		case len(in.pending) > 0:
-			next[side] = in.pending[0][0].Timestamp
+			next[side] = in.pending[0].recs[0].Timestamp
 		case in.started && in.position > m.pos[side]:
 			m.pos[side] = in.position
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -39,7 +38,6 @@ type world struct {
 	sent    []*record.Output
 	hold    bool // outputs are not settled
 	refuse  func(o *record.Output) error
-	dropped int
 	asks    int // ends asked for
 	endErr  error
 	endHold bool // questions are not answered
@@ -331,7 +329,7 @@ func describe(t *testing.T, o *record.Output) string {
 		t.Fatalf("alert %s: %v", o.Value, err)
 	}
 	if alert.Market != nil {
-		price = string(alert.Market.Price)
+		price = alert.Market.Price
 	}
 	return fmt.Sprintf("%s %s %s %s %s", o.Key, source, price, alert.Locality, alert.Result)
 }
@@ -343,14 +341,4 @@ func header(o *record.Output, name string) string {
 		}
 	}
 	return ""
-}
-
-func offsetOf(t *testing.T, o *record.Output) int64 {
-	t.Helper()
-	source := header(o, "joiner-source")
-	n, err := strconv.ParseInt(source[len(noteTopic+"/3/"):], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
