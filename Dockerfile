@@ -3,11 +3,11 @@
 #   docker build -t joiner --build-arg VERSION=… --build-arg COMMIT=… .
 #
 # Both base images are arguments, for registries of one's own.
-ARG GO_IMAGE=docker.io/library/golang:1.26-bookworm
+ARG GO_IMAGE=golang:1.26-bookworm
 ARG BASE_IMAGE=scratch
 
 FROM --platform=${BUILDPLATFORM:-linux/amd64} ${GO_IMAGE} AS build
-ARG GOPROXY=https://proxy.golang.org,direct
+ARG GOPROXY=
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
