@@ -424,6 +424,16 @@ func (t *Task) shrink(p *place) {
 	t.send(p, enrich.WithoutValue(p.out))
 }
 
+// date sends a dead letter again with the time of now: its topic did not take
+// the record's own. No other time is sure to be within a topic's limits and not
+// to be deleted at once.
+func (t *Task) date(p *place) {
+	p.dated = true
+	o := *p.out
+	o.Timestamp = nowMillis()
+	t.send(p, &o)
+}
+
 // send puts the place's output into this run's share.
 func (t *Task) send(p *place, o *record.Output) {
 	o.Owner, o.Tag = t, p

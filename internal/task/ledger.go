@@ -26,6 +26,7 @@ type place struct {
 	taken  time.Time
 	kind   record.Kind // of the dead letter; "" for an alert
 	shrunk bool        // the dead letter has already lost its value
+	dated  bool        // and its timestamp
 	plain  bool        // joined at once: nobody but its output points at it, so it is used again
 
 	join joinState
@@ -207,7 +208,8 @@ type refusal struct {
 
 // refused finds another way for an output that its topic will never take: an
 // alert becomes a dead letter, a dead letter that is too large loses its
-// value, one that is still refused is logged and counted.
+// value, one with a timestamp that its topic does not take gets another, one
+// that is still refused is logged and counted.
 func (t *Task) refused(r refusal) {
 	p := r.p
 	t.ledger.mu.Lock()
@@ -223,6 +225,8 @@ func (t *Task) refused(r refusal) {
 		t.deadLetter(p, kind, detail)
 	case kind == record.TooLarge && !p.shrunk:
 		t.shrink(p)
+	case kind == record.InvalidTimestamp && !p.dated:
+		t.date(p)
 	default:
 		t.log.Error("dead letter refused, the record is dropped",
 			zap.String("topic", t.o.Topics[p.side]), zap.Int64("offset", p.rec.Offset),

@@ -367,6 +367,32 @@ func TestRefusedOutputs(t *testing.T) {
 			w.expectCut(0, 1)
 		})
 	})
+	t.Run("a dead letter keeps its timestamp only where its topic takes it", func(t *testing.T) {
+		run(t, nil, func(t *testing.T, w *world) {
+			now := record.MillisOf(time.Now()) // the clock of the bubble
+			ahead := now + record.Millis((2 * time.Hour).Milliseconds())
+			w.refuse = func(o *record.Output) error {
+				switch {
+				case o.Timestamp > now:
+					return &record.Refused{Kind: record.InvalidTimestamp, Err: errors.New("ahead")}
+				case o.Topic == deadTopic && len(o.Value) > 0:
+					return &record.Refused{Kind: record.TooLarge, Err: errors.New("large")}
+				}
+				return nil
+			}
+			w.start(-1, -1)
+			w.offer(record.Notification, w.put(record.Notification, "BBCA", `{}`, ahead))
+			synctest.Wait()
+			last := w.sent[len(w.sent)-1]
+			if len(w.sent) != 4 || last.Topic != deadTopic || last.Timestamp != now || len(last.Value) != 0 {
+				t.Fatalf("sent %d, last %+v", len(w.sent), last)
+			}
+			if kind := header(last, "joiner-error-kind"); kind != "invalid_timestamp" {
+				t.Fatalf("the kind is %q", kind)
+			}
+			w.expectCut(0, 1)
+		})
+	})
 	t.Run("one refused for good is dropped and counted", func(t *testing.T) {
 		run(t, nil, func(_ *testing.T, w *world) {
 			w.refuse = func(*record.Output) error {
