@@ -49,6 +49,7 @@ const (
 func foreign(t *testing.T, produceTicks, produceNotes func(*World, string, []cluster.KeyValue), notePartitioner string) {
 	w := NewWorld(t, foreignPartitions, nil)
 	pods := w.Pods(foreignPods, nil)
+	pods.AwaitBalanced(foreignPartitions)
 	pods.WaitReady()
 
 	symbols := []string{"BBCA", "BRK.B", "MSFT", "AAPL", "BTC-USD", "M&M.NS", "日経225", "a/b", "..", "IBM"}

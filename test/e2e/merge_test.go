@@ -248,6 +248,9 @@ func TestKafkaMergeExactTransactional(t *testing.T) {
 		}
 	}
 	faults.report()
+	if behind == 0 {
+		t.Error("no notification lies behind the open transaction")
+	}
 	expect(t, metrics, written[w.Market], "joiner_partition_records_total", "topic", w.Market)
 	expect(t, metrics, written[w.Notes], "joiner_partition_records_total", "topic", w.Notes)
 	expect(t, metrics, written[w.Notes], "joiner_joins_total")

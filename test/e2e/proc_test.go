@@ -28,7 +28,8 @@ import (
 const patience = 3 * time.Minute
 
 // logsVariable names a directory in which the whole logs of all processes are
-// kept, for people who look for a fault.
+// kept, for people who look for a fault; where the test fails, each with the
+// metrics and the stacks behind it.
 const logsVariable = "JOINER_E2E_LOGS"
 
 // Settings are configuration keys with their values: {"log.level": "debug"}.
@@ -103,6 +104,9 @@ func environment(settings Settings) []string {
 }
 
 func (p *Proc) cleanUp() {
+	if _, ended := p.Ended(); !ended && p.t.Failed() && os.Getenv(logsVariable) != "" {
+		p.showState()
+	}
 	p.Kill()
 	if p.t.Failed() {
 		p.t.Logf("%s ended with %d; the end of its log:\n%s", p.Name, p.code, p.Tail(60))
@@ -112,6 +116,20 @@ func (p *Proc) cleanUp() {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(p.Tail(0)), 0o600); err != nil {
 			p.t.Log(err)
 		}
+	}
+}
+
+// showState puts the metrics and the stacks of all goroutines behind the log.
+func (p *Proc) showState() {
+	if _, body, err := p.Get("/metrics"); err == nil {
+		p.mu.Lock()
+		p.lines = append(p.lines, body)
+		p.mu.Unlock()
+	}
+	p.Signal(syscall.SIGQUIT)
+	select {
+	case <-p.done:
+	case <-time.After(10 * time.Second):
 	}
 }
 

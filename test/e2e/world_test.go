@@ -169,6 +169,10 @@ func (w *World) TxnProducer(timeout time.Duration) *Producer {
 	config := producerConfig()
 	config.Producer.Transaction.ID = w.Name("txn")
 	config.Producer.Transaction.Timeout = timeout
+	// The next transaction cannot begin before the markers of the one before
+	// are written: the default of 100 ms is most of a small one's time.
+	config.Producer.Transaction.Retry.Backoff = 5 * time.Millisecond
+	config.Producer.Transaction.Retry.Max = 10_000
 	return w.newProducer(config)
 }
 
@@ -226,11 +230,7 @@ func (p *Producer) must(what string, f func() error) {
 // Send writes records with a producer of its own.
 func (w *World) Send(topic string, records ...Record) {
 	w.t.Helper()
-	p := w.Producer()
-	p.Send(topic, records...)
-	if err := p.sync.Close(); err != nil {
-		w.t.Fatalf("closing the producer: %v", err)
-	}
+	w.Producer().Send(topic, records...)
 }
 
 // Ends returns where each partition of the topic ends for a read-committed
