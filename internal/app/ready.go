@@ -33,9 +33,10 @@ func (a *App) Ready() server.Readiness {
 	return r
 }
 
-// judge adds what one task has to say. A task that had no commit to restore up
-// to is as good as restoring until its first catch-up: its first joins would
-// all be misses of prices that are on their way.
+// judge adds what one task has to say. A task that has not reached the market
+// end that it saw at its assignment is not ready, whether it began with a
+// commit or not: one that moves in the middle of a group's first catch-up
+// begins with one, and is as far from the present as it was.
 func (a *App) judge(t task.Status, r *server.Readiness) {
 	switch {
 	case t.State < task.Running:
@@ -47,12 +48,10 @@ func (a *App) judge(t task.Status, r *server.Readiness) {
 		r.CaughtUp = false
 		r.Reasons = append(r.Reasons, fmt.Sprintf("partition %d is being handed over", t.Index))
 	case !t.CaughtUp:
+		r.Restoring = r.Restoring || t.FirstCatchUp
 		r.CaughtUp = false
-		if t.FirstCatchUp {
-			r.Restoring = true
-			r.Reasons = append(r.Reasons, fmt.Sprintf("partition %d of %s is being read for the first time: %d records left",
-				t.Index, a.topics[record.Market], t.RestoreRemaining))
-		}
+		r.Reasons = append(r.Reasons, fmt.Sprintf("partition %d of %s is not caught up: %d records left",
+			t.Index, a.topics[record.Market], t.RestoreRemaining))
 	}
 }
 

@@ -1,0 +1,64 @@
+package app
+
+import (
+	"testing"
+
+	"joiner/internal/record"
+	"joiner/internal/server"
+	"joiner/internal/task"
+)
+
+func TestJudge(t *testing.T) {
+	a := &App{topics: [record.Sides]string{"market-updates", "notifications"}}
+	tests := []struct {
+		name   string
+		status task.Status
+		want   server.Readiness
+		reason string
+	}{
+		{
+			name:   "caught up",
+			status: task.Status{State: task.Running, CaughtUp: true},
+			want:   server.Readiness{CaughtUp: true},
+		},
+		{
+			name:   "restoring",
+			status: task.Status{State: task.Restoring, RestoreRemaining: 7},
+			want:   server.Readiness{Restoring: true},
+			reason: "partition 3 of market-updates is being restored: 7 records left",
+		},
+		{
+			name:   "the first catch-up",
+			status: task.Status{State: task.Running, FirstCatchUp: true, RestoreRemaining: 7},
+			want:   server.Readiness{Restoring: true},
+			reason: "partition 3 of market-updates is not caught up: 7 records left",
+		},
+		{
+			name:   "moved in the middle of it, with a commit",
+			status: task.Status{State: task.Running, RestoreRemaining: 7},
+			reason: "partition 3 of market-updates is not caught up: 7 records left",
+		},
+		{
+			name:   "frozen",
+			status: task.Status{State: task.Frozen, CaughtUp: true},
+			reason: "partition 3 is being handed over",
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got := server.Readiness{CaughtUp: true}
+			test.status.Index = 3
+			a.judge(test.status, &got)
+			if got.Restoring != test.want.Restoring || got.CaughtUp != test.want.CaughtUp {
+				t.Errorf("got %+v, want %+v", got, test.want)
+			}
+			reason := ""
+			if len(got.Reasons) == 1 {
+				reason = got.Reasons[0]
+			}
+			if reason != test.reason || len(got.Reasons) > 1 {
+				t.Errorf("reasons %q, want %q", got.Reasons, test.reason)
+			}
+		})
+	}
+}
