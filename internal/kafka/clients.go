@@ -30,6 +30,10 @@ type Clients struct {
 	conns  []*conns // of all clients
 	joins  *conns   // the coordinator client's, among them
 
+	mu       sync.Mutex
+	fetchers []*Fetcher
+	closed   bool
+
 	closing sync.Once
 	err     error
 }
@@ -182,6 +186,9 @@ func (c *Clients) Close() error {
 		for _, d := range c.conns {
 			d.shut()
 		}
+		for _, f := range c.release() {
+			f.Close()
+		}
 		if c.Ends != nil {
 			c.Ends.close()
 		}
@@ -194,4 +201,20 @@ func (c *Clients) Close() error {
 		c.err = errors.Join(errs...)
 	})
 	return c.err
+}
+
+// keep sees to it that Close closes f, and tells whether it still will.
+func (c *Clients) keep(f *Fetcher) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fetchers = append(c.fetchers, f)
+	return !c.closed
+}
+
+// release returns what keep has been given.
+func (c *Clients) release() []*Fetcher {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return c.fetchers
 }

@@ -53,8 +53,7 @@ func isolation(readCommitted bool) sarama.IsolationLevel {
 // fetchConfig is for the claims.
 func fetchConfig(o Options, dialer *conns) *sarama.Config {
 	c := base(o, dialer)
-	// A fetch that hangs must not eat the rebalance that its claim is part of.
-	c.Net.ReadTimeout = min(10*time.Second, o.RebalanceTimeout/3)
+	c.Net.ReadTimeout = fetchReadTimeout(o)
 
 	c.ChannelBufferSize = 256 // records that a revoked claim still delivers
 	c.Consumer.Fetch.Min = o.FetchMin
@@ -84,11 +83,22 @@ func fetchConfig(o Options, dialer *conns) *sarama.Config {
 	return c
 }
 
+// fetchReadTimeout bounds a fetch that hangs: it must not eat the rebalance that
+// its claim is part of.
+func fetchReadTimeout(o Options) time.Duration { return min(10*time.Second, o.RebalanceTimeout/3) }
+
 // groupConfig is what the group reads through groupClient: the fetching
 // client's, with the patience that ends or saves a session.
 func groupConfig(o Options, dialer *conns) *sarama.Config {
 	c := fetchConfig(o, dialer)
 	c.Metadata.Retry.Max = healRetries
+	return c
+}
+
+// fetchingConfig is for a Fetcher's connections, which belong to no client.
+func fetchingConfig(o Options, dialer *conns, readTimeout time.Duration) *sarama.Config {
+	c := base(o, dialer)
+	c.Net.ReadTimeout = readTimeout
 	return c
 }
 

@@ -20,6 +20,10 @@
 //	Admin        ListOffsets, OffsetCommit, OffsetFetch, topic facts
 //	Log          restores and skims
 //
+// A [Fetcher] dials brokers itself, outside of any client: sarama's metadata
+// requests look at every connection of their client, and wait for it, with the
+// client's lock held.
+//
 // # The group's client
 //
 // The group sees one sarama.Client, groupClient: it waits where sarama would

@@ -17,14 +17,27 @@ type chunk struct {
 	records []record.Record // visible ones, from the position asked for on
 	next    int64           // where to go on; the position asked for if nothing was learnt
 	end     int64           // end for the isolation level
+	high    int64           // high watermark
 	partial bool            // not even one whole batch came: ask for more bytes
+
+	// spill makes room in records when they are at their capacity: it takes
+	// them away and puts an empty slice in their place. nil: they grow.
+	spill func(c *chunk)
 }
 
 // parse makes a chunk of a fetch at position. Under read committed, records of
 // aborted transactions are left out; control records (transaction markers)
 // always are. The records are appended to buf, which may be nil.
 func parse(block *sarama.FetchResponseBlock, position int64, committed bool, buf []record.Record) (chunk, error) {
-	c := chunk{records: buf, next: position, end: block.HighWaterMarkOffset}
+	c := chunk{records: buf}
+	err := c.parse(block, position, committed)
+	return c, err
+}
+
+// parse is parse into c, whose records and spill are set. After an error c is
+// right up to c.next.
+func (c *chunk) parse(block *sarama.FetchResponseBlock, position int64, committed bool) error {
+	c.next, c.high, c.end = position, block.HighWaterMarkOffset, block.HighWaterMarkOffset
 	if committed {
 		c.end = block.LastStableOffset
 	}
@@ -37,10 +50,10 @@ func parse(block *sarama.FetchResponseBlock, position int64, committed bool, buf
 		case set.RecordBatch.PartialTrailingRecord:
 			// Only ever the last; what it holds is not to be trusted.
 			c.partial = c.next == position
-			return c, nil
+			return nil
 		default:
 			if err := c.addBatch(set.RecordBatch, position, committed, aborted); err != nil {
-				return c, err
+				return err
 			}
 		}
 	}
@@ -48,7 +61,14 @@ func parse(block *sarama.FetchResponseBlock, position int64, committed bool, buf
 		c.next = max(c.next, pastEmpty(block))
 	}
 	c.partial = c.next == position && (block.Partial || partialMessages(block))
-	return c, nil
+	return nil
+}
+
+func (c *chunk) add(r record.Record) {
+	if c.spill != nil && len(c.records) == cap(c.records) {
+		c.spill(c)
+	}
+	c.records = append(c.records, r)
 }
 
 func (c *chunk) addBatch(b *sarama.RecordBatch, position int64, committed bool, aborted *aborts) error {
@@ -71,7 +91,7 @@ func (c *chunk) addBatch(b *sarama.RecordBatch, position int64, committed bool, 
 	}
 	for _, r := range b.Records {
 		if b.FirstOffset+r.OffsetDelta >= position {
-			c.records = append(c.records, FromRecord(b, r))
+			c.add(FromRecord(b, r))
 		}
 	}
 	return nil
@@ -99,9 +119,7 @@ func (c *chunk) addMessages(set *sarama.MessageSet, position int64) {
 			if m.Msg.LogAppendTime {
 				at = wrapper.Msg.Timestamp
 			}
-			c.records = append(c.records, record.Record{
-				Offset: offset, Timestamp: timestamp(at), Key: m.Msg.Key, Value: m.Msg.Value,
-			})
+			c.add(record.Record{Offset: offset, Timestamp: timestamp(at), Key: m.Msg.Key, Value: m.Msg.Value})
 		}
 		c.next = max(c.next, wrapper.Offset+1)
 	}

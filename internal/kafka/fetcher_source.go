@@ -1,0 +1,265 @@
+package kafka
+
+import (
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"github.com/IBM/sarama"
+	"go.uber.org/zap"
+)
+
+// source asks one broker for the feeds that it holds.
+type source struct {
+	f    *Fetcher
+	id   int32
+	wake chan struct{}
+
+	// Guarded by Fetcher.mu.
+	addr  string
+	feeds []*Feed
+	link  *link
+	since time.Time // when the request under way began; zero: none
+
+	// Its goroutine's own.
+	round []*Feed // a copy of feeds
+	asked []*Feed // those in the request
+}
+
+func newSource(f *Fetcher, id int32) *source {
+	return &source{f: f, id: id, wake: make(chan struct{}, 1)}
+}
+
+// link is a connection to a broker.
+type link struct {
+	addr   string
+	broker *sarama.Broker
+	conns  *conns
+}
+
+// cut ends a request under way, and the connection with it.
+func (l *link) cut() {
+	if l != nil {
+		l.conns.shut()
+	}
+}
+
+// run asks until there is nothing left to ask for. A feed that comes later
+// makes a new source.
+func (s *source) run() {
+	defer s.hangUp()
+	for s.copyFeeds() {
+		req, idle := s.request()
+		if len(s.asked) == 0 {
+			s.sleep(idle)
+			continue
+		}
+		resp, err := s.fetch(req)
+		if err != nil {
+			s.failed(err)
+			continue
+		}
+		s.answered(resp)
+	}
+}
+
+// copyFeeds makes the round, or forgets the source where there is none.
+func (s *source) copyFeeds() bool {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	clear(s.round)
+	s.round = append(s.round[:0], s.feeds...)
+	if s.f.closed || len(s.round) == 0 {
+		delete(s.f.sources, s.id)
+		return false
+	}
+	return true
+}
+
+// request asks for all that is due; where that is nothing, idle says when to
+// look again.
+func (s *source) request() (req *sarama.FetchRequest, idle time.Duration) {
+	now := time.Now()
+	idle = time.Hour // for a wake
+	s.asked = s.asked[:0]
+	req = s.empty()
+	for _, fd := range s.round {
+		if fd.expired(now) {
+			fd.replica = noReplica
+			s.f.place(fd)
+			continue
+		}
+		due, wait := fd.due(now)
+		if !due {
+			if wait > 0 {
+				idle = min(idle, wait)
+			}
+			continue
+		}
+		if fd.apart {
+			req = s.empty()
+			s.asked = s.asked[:0]
+		}
+		req.MaxBytes = max(req.MaxBytes, fd.bytes)
+		req.AddBlock(fd.topic, fd.id, fd.position, fd.bytes, fd.epoch)
+		s.asked = append(s.asked, fd)
+		if fd.apart {
+			break
+		}
+	}
+	return req, idle
+}
+
+func (s *source) empty() *sarama.FetchRequest {
+	o := &s.f.o
+	return &sarama.FetchRequest{
+		Version:      12, // the broker's own where that is older
+		MaxWaitTime:  int32(o.MaxWait / time.Millisecond),
+		MinBytes:     o.MinBytes,
+		MaxBytes:     o.ResponseBytes,
+		Isolation:    s.f.isolation,
+		SessionEpoch: -1, // no fetch session (KIP-227)
+		RackID:       s.f.clients.Rack,
+	}
+}
+
+func (s *source) sleep(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-s.wake:
+	case <-timer.C:
+	case <-s.f.ctx.Done():
+	}
+}
+
+func (s *source) fetch(req *sarama.FetchRequest) (*sarama.FetchResponse, error) {
+	l, err := s.connect()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := l.broker.Fetch(req)
+	s.f.mu.Lock()
+	s.since = time.Time{}
+	s.f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if resp.ErrorCode != 0 {
+		return nil, sarama.KError(resp.ErrorCode)
+	}
+	return resp, nil
+}
+
+// connect returns the connection, a new one where there is none or the broker
+// has moved to another address. The dialling is part of the first request.
+func (s *source) connect() (*link, error) {
+	s.f.mu.Lock()
+	l, addr := s.link, s.addr
+	if l != nil && l.addr == addr {
+		s.since = time.Now()
+		s.f.mu.Unlock()
+		return l, nil
+	}
+	s.f.mu.Unlock()
+	s.hangUp()
+
+	dialer := newConns(s.f.clients)
+	l = &link{addr: addr, broker: sarama.NewBroker(addr), conns: dialer}
+	if err := l.broker.Open(fetchingConfig(s.f.clients, dialer, s.f.readTimeout)); err != nil {
+		dialer.shut()
+		return nil, err
+	}
+	s.f.mu.Lock()
+	s.link = l
+	s.since = time.Now()
+	if s.f.closed {
+		l.cut() // Close has not seen it
+	}
+	s.f.mu.Unlock()
+	return l, nil
+}
+
+func (s *source) hangUp() {
+	s.f.mu.Lock()
+	l := s.link
+	s.link, s.since = nil, time.Time{}
+	s.f.mu.Unlock()
+	if l == nil {
+		return
+	}
+	l.cut()
+	_ = l.broker.Close()
+}
+
+// failed sends the feeds of a failed request to look for their leaders. Where
+// the response made no sense they stay, and each is asked for alone, so that a
+// broken batch stops nothing but its own partition.
+func (s *source) failed(err error) {
+	if s.f.ctx.Err() != nil {
+		return
+	}
+	s.f.faults.warn("fetch", "fetching from a broker failed, trying again",
+		zap.Int32("broker", s.id), zap.Int("partitions", len(s.asked)), zap.String("topic", s.asked[0].topic),
+		zap.Int32("partition", s.asked[0].id), zap.Int64("offset", s.asked[0].position), zap.Error(err))
+	if !answered(err) {
+		s.hangUp()
+	}
+	if answered(err) || disconnected(err) {
+		for _, fd := range s.asked {
+			fd.replica = noReplica
+			s.f.search(fd)
+		}
+		return
+	}
+	wait := backoff
+	if len(s.asked) == 1 {
+		wait = slow
+	}
+	for _, fd := range s.asked {
+		fd.apart = true
+		fd.until = time.Now().Add(wait)
+	}
+}
+
+// disconnected tells whether err is about the connection and not about what
+// came over it.
+func disconnected(err error) bool {
+	var fault net.Error
+	return errors.As(err, &fault) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, sarama.ErrNotConnected)
+}
+
+// answered deals a response out to the feeds that it was asked for.
+func (s *source) answered(resp *sarama.FetchResponse) {
+	throttled := resp.ThrottleTime > 0 && len(resp.Blocks) == 0
+	if !throttled {
+		for _, fd := range s.asked {
+			s.deal(fd, resp.GetBlock(fd.topic, fd.id))
+		}
+	}
+	if resp.ThrottleTime > 0 {
+		// sarama would wait before it sends, where nothing can interrupt it.
+		pause(s.f.ctx, resp.ThrottleTime)
+	}
+}
+
+func (s *source) deal(fd *Feed, block *sarama.FetchResponseBlock) {
+	next, err := fd.take(block)
+	if err != nil {
+		s.f.faults.warn("fetch partition", "a partition could not be read, trying again",
+			zap.String("topic", fd.topic), zap.Int32("partition", fd.id), zap.Int64("offset", fd.position),
+			zap.Int32("broker", s.id), zap.Error(err))
+	}
+	switch next {
+	case stays:
+	case moves:
+		s.f.place(fd)
+	case seeks:
+		s.f.search(fd)
+	case strays:
+		s.f.leave(fd)
+		s.f.wg.Go(func() { s.f.backInRange(fd) })
+	}
+}
