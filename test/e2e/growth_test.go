@@ -113,12 +113,12 @@ func TestKafkaGrowth(t *testing.T) {
 // judgeGrowth looks at the notifications that growth could have harmed.
 func (w *World) judgeGrowth(proof Proof, early []string, old string) {
 	w.t.Helper()
-	earlies, olds := 0, 0
+	firsts, olds := 0, 0
 	for at, a := range proof.Last {
 		value := string(a.Notification)
 		switch {
 		case strings.HasPrefix(value, `{"early"`):
-			earlies++
+			firsts++
 			if a.Result != record.Hit || a.Market.Partition != at.partition || at.partition < growthBefore {
 				w.t.Errorf("notification %s of %s, whose tick was the first of its new partition: %s, %+v", at, a.Key, a.Result, a.Market)
 			}
@@ -129,8 +129,8 @@ func (w *World) judgeGrowth(proof Proof, early []string, old string) {
 			}
 		}
 	}
-	if earlies != len(early) || olds != 1 {
-		w.t.Errorf("%d and %d of the chosen notifications have alerts, want %d and 1", earlies, olds, len(early))
+	if firsts != len(early) || olds != 1 {
+		w.t.Errorf("%d and %d of the chosen notifications have alerts, want %d and 1", firsts, olds, len(early))
 	}
 }
 

@@ -59,7 +59,8 @@ func prove(t testing.TB, notes, ticks map[int32][]*sarama.ConsumerMessage, alert
 		}
 		proof.Last[at] = a
 	}
-	shown := newLimiter(t)
+	f := &faults{t: t}
+	defer f.report()
 	for partition, list := range notes {
 		proof.Notes += len(list)
 		lastOf := make(map[string]int64) // the offset of a symbol's newest alert so far
@@ -67,14 +68,14 @@ func prove(t testing.TB, notes, ticks map[int32][]*sarama.ConsumerMessage, alert
 			at := place{partition, note.Offset}
 			a, ok := proof.Last[at]
 			if !ok {
-				shown.errorf("notification %s of %s is lost", at, note.Key)
+				f.add("lost", "notification %s of %s", at, note.Key)
 				continue
 			}
 			if !bytes.Equal(a.Key, note.Key) || !bytes.Equal(a.Notification, note.Value) || !a.Timestamp.Equal(note.Timestamp) {
-				shown.errorf("notification %s: %s %s at %v became %s %s at %v", at, note.Key, note.Value, note.Timestamp, a.Key, a.Notification, a.Timestamp)
+				f.add("changed", "notification %s: %s %s at %v became %s %s at %v", at, note.Key, note.Value, note.Timestamp, a.Key, a.Notification, a.Timestamp)
 			}
 			if a.Offset < lastOf[string(note.Key)] {
-				shown.errorf("notification %s of %s overtook an older one of its symbol", at, note.Key)
+				f.add("out of order", "notification %s of %s overtook an older one of its symbol", at, note.Key)
 			}
 			lastOf[string(note.Key)] = a.Offset
 		}
@@ -84,13 +85,13 @@ func prove(t testing.TB, notes, ticks map[int32][]*sarama.ConsumerMessage, alert
 	}
 	history := historyOf(ticks)
 	for at, a := range proof.Last {
-		proof.judge(at, a, history, shown)
+		proof.judge(at, a, history, f)
 	}
 	return proof
 }
 
 // judge compares one alert's price with the ticks that it cites.
-func (p *Proof) judge(at place, a Alert, history map[tickKey][]tickSeen, shown *limiter) {
+func (p *Proof) judge(at place, a Alert, history map[tickKey][]tickSeen, f *faults) {
 	if a.Result != record.Hit {
 		p.Misses++
 	} else {
@@ -101,7 +102,7 @@ func (p *Proof) judge(at place, a Alert, history map[tickKey][]tickSeen, shown *
 	}
 	if a.Cited == nil {
 		if a.Result == record.Hit {
-			shown.errorf("alert of %s: a price and no citation", at)
+			f.add("wrong", "alert of %s: a price and no citation", at)
 		}
 		return
 	}
@@ -112,13 +113,13 @@ func (p *Proof) judge(at place, a Alert, history map[tickKey][]tickSeen, shown *
 	}
 	switch {
 	case a.Result != record.Hit && n > 0:
-		shown.errorf("alert of %s: %s of %s, though %d/%d is cited and tick %+v lies below it", at, a.Result, a.Key, a.Cited.Partition, a.Cited.Next, seen[n-1])
+		f.add("wrong", "alert of %s: %s of %s, though %d/%d is cited and tick %+v lies below it", at, a.Result, a.Key, a.Cited.Partition, a.Cited.Next, seen[n-1])
 	case a.Result == record.Hit && n == 0:
-		shown.errorf("alert of %s: a price for %s, though no tick lies below %d/%d", at, a.Key, a.Cited.Partition, a.Cited.Next)
+		f.add("wrong", "alert of %s: a price for %s, though no tick lies below %d/%d", at, a.Key, a.Cited.Partition, a.Cited.Next)
 	case a.Result == record.Hit:
 		want := seen[n-1].winner
 		if a.Market.Offset != want.offset || a.Market.Partition != a.Cited.Partition || a.Market.EventTime != want.time {
-			shown.errorf("alert of %s: the price of %s is that of %d/%d, the ticks below %d/%d give that at %d",
+			f.add("wrong", "alert of %s: the price of %s is that of %d/%d, the ticks below %d/%d give that at %d",
 				at, a.Key, a.Market.Partition, a.Market.Offset, a.Cited.Partition, a.Cited.Next, want.offset)
 		}
 	}
@@ -163,29 +164,4 @@ func historyOf(ticks map[int32][]*sarama.ConsumerMessage) map[tickKey][]tickSeen
 		}
 	}
 	return history
-}
-
-// limiter shows the first few faults of many.
-type limiter struct {
-	t     testing.TB
-	count int
-}
-
-const faultsShown = 10
-
-func newLimiter(t testing.TB) *limiter {
-	l := &limiter{t: t}
-	t.Cleanup(func() {
-		if l.count > faultsShown {
-			t.Logf("%d faults more", l.count-faultsShown)
-		}
-	})
-	return l
-}
-
-func (l *limiter) errorf(format string, args ...any) {
-	l.t.Helper()
-	if l.count++; l.count <= faultsShown {
-		l.t.Errorf(format, args...)
-	}
 }

@@ -50,7 +50,7 @@ func TestKafkaWaitAndKill(t *testing.T) {
 	}
 	for _, a := range w.ReadAlerts() {
 		if string(a.Key) == late {
-			t.Errorf("the waiting notification came out: %s", a.ConsumerMessage.Value)
+			t.Errorf("the waiting notification came out: %s", a.Value)
 		}
 	}
 	pod.Kill()
