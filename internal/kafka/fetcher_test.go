@@ -17,6 +17,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	"pgregory.net/rapid"
 
 	"joiner/internal/record"
@@ -260,7 +263,8 @@ func (c *cluster) holdFetches(node int32) (held *atomic.Int64, release func()) {
 func TestFetcherRemovesDuringARequest(t *testing.T) {
 	k := fakeCluster(t, 1)
 	topic := k.topic(t, 1, nil)
-	send(t, k.producer(t), topic, 0, "a", "b", "c")
+	p := k.producer(t)
+	send(t, p, topic, 0, "a", "b", "c")
 	c := k.connect(t, nil)
 	f := c.NewFetcher(FetcherOptions{})
 	held, release := k.holdFetches(0)
@@ -282,11 +286,13 @@ func TestFetcherRemovesDuringARequest(t *testing.T) {
 	// A second feed takes the first one's place, and Remove may come late.
 	third := newFetched(t, 2)
 	f.Add(topic, 0, 2, third)
-	second.remove(again)
-	if diff := cmp.Diff([]string{"c"}, third.wait(1)); diff != "" {
+	second.gone.Store(true)
+	third.wait(1)
+	again.Remove()
+	send(t, p, topic, 0, "d")
+	if diff := cmp.Diff([]string{"c", "d"}, third.wait(2)); diff != "" {
 		t.Error(diff)
 	}
-	first.remove(feed)
 }
 
 func TestFetcherClosesDuringARequest(t *testing.T) {
@@ -294,12 +300,22 @@ func TestFetcherClosesDuringARequest(t *testing.T) {
 	topic := k.topic(t, 1, nil)
 	c := k.connect(t, nil)
 	f := c.NewFetcher(FetcherOptions{})
+	f.readTimeout = time.Hour
 	held, release := k.holdFetches(0)
 	defer release()
 	s := newFetched(t, 0)
 	f.Add(topic, 0, 0, s)
 	eventually(t, "a fetch under way", func() bool { return held.Load() == 1 })
-	f.Close()
+	closed := make(chan struct{})
+	go func() {
+		f.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-deadline(t).Done():
+		t.Fatal("Close waits for the answer")
+	}
 	s.gone.Store(true)
 	f.Close()
 	f.Add(topic, 0, 0, s).Remove()
@@ -698,12 +714,16 @@ func TestFetcherIsThrottled(t *testing.T) {
 		resp.ThrottleMillis = 20
 		return resp, nil, true
 	})
-	c := k.connect(t, nil)
+	core, logs := observer.New(zapcore.WarnLevel)
+	c := k.connect(t, func(o *Options) { o.Log = zap.New(core) })
 	s := newFetched(t, 0)
 	c.NewFetcher(FetcherOptions{}).Add(topic, 0, 0, s)
 	s.wait(1)
 	if throttled.Load() < 4 {
 		t.Errorf("%d fetches", throttled.Load())
+	}
+	if logs.Len() > 0 {
+		t.Errorf("a quota is taken for a fault: %v", logs.All())
 	}
 }
 
@@ -808,5 +828,32 @@ func TestFeedKeepsWhatCameBeforeABrokenMarker(t *testing.T) {
 	}
 	if due, wait := fd.due(time.Now()); due || wait <= 0 {
 		t.Error("asked for again at once")
+	}
+}
+
+// What does not fit is asked for with more room, and the next with the usual.
+func TestFeedMakesRoom(t *testing.T) {
+	f := offline(true)
+	defer f.cancel()
+	f.o.PartitionBytes, f.o.ResponseBytes = 100, 350
+	fd := f.newFeed(partition{"t", 0}, 5, newFetched(t, 5))
+	left := &sarama.FetchResponseBlock{PreferredReadReplica: noReplica, HighWaterMarkOffset: 9, LastStableOffset: 9}
+	cut := &sarama.FetchResponseBlock{PreferredReadReplica: noReplica, Partial: true}
+	whole := &sarama.FetchResponseBlock{
+		PreferredReadReplica: noReplica, HighWaterMarkOffset: 9, LastStableOffset: 9,
+		RecordsSet: []*sarama.Records{{RecordBatch: &sarama.RecordBatch{FirstOffset: 5, LastOffsetDelta: 3, Records: []*sarama.Record{{}}}}},
+	}
+	idle := &sarama.FetchResponseBlock{PreferredReadReplica: noReplica, HighWaterMarkOffset: 9, LastStableOffset: 9}
+	for i, step := range []struct {
+		block *sarama.FetchResponseBlock
+		bytes int32
+	}{{left, 200}, {left, 350}, {left, 350}, {cut, 700}, {left, 700}, {cut, 1400}, {whole, 100}, {idle, 100}} {
+		if _, err := fd.take(step.block); err != nil || fd.bytes != step.bytes {
+			t.Fatalf("step %d: %d bytes, error %v; want %d", i, fd.bytes, err, step.bytes)
+		}
+	}
+	fd.bytes = maxReadBytes
+	if _, err := fd.take(cut); err == nil || fd.bytes != maxReadBytes {
+		t.Errorf("no batch is larger: %d bytes, error %v", fd.bytes, err)
 	}
 }
