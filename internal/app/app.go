@@ -61,6 +61,7 @@ type App struct {
 
 	// Set once connected, before the group is joined.
 	clients   *kafka.Clients
+	fetcher   *kafka.Fetcher
 	writer    *deliver.Writer
 	committer *deliver.Committer
 }
@@ -95,6 +96,7 @@ func New(o Options) (*App, error) {
 	}
 	a.member = member.New(member.Options{
 		Topics: a.topics, NewTask: a.newTask, Interrupt: a.interruptJoin,
+		Fetcher: func() member.Fetcher { return fetcher{a.fetcher} },
 		Metrics: &a.metrics.Group, Logger: a.log,
 	})
 	if a.strats, err = assign.New(assign.Options{
@@ -217,6 +219,8 @@ func (a *App) connect(ctx context.Context, s *stack) error {
 	}
 	a.clients = clients
 	s.push("kafka clients", func(context.Context) error { return clients.Close() })
+	a.fetcher = clients.NewFetcher(kafka.FetcherOptions{})
+	s.push("fetcher", func(context.Context) error { a.fetcher.Close(); return nil })
 	if err := a.startWriter(s); err != nil {
 		return err
 	}
@@ -254,6 +258,14 @@ func (a *App) kafkaOptions() kafka.Options {
 func (a *App) assigned(as assign.Assignment) {
 	a.places.learn(as.Directory)
 	a.member.OnAssigned(as)
+}
+
+// fetcher is the clients' fetcher as the member sees it.
+type fetcher struct{ *kafka.Fetcher }
+
+// Add implements member.Fetcher.
+func (f fetcher) Add(topic string, partition int32, from int64, sink kafka.Sink) member.Feed {
+	return f.Fetcher.Add(topic, partition, from, sink)
 }
 
 // interruptJoin ends a JoinGroup under way; before there are clients there is

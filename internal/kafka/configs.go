@@ -55,11 +55,14 @@ func fetchConfig(o Options, dialer *conns) *sarama.Config {
 	c := base(o, dialer)
 	c.Net.ReadTimeout = fetchReadTimeout(o)
 
-	c.ChannelBufferSize = 256 // records that a revoked claim still delivers
-	c.Consumer.Fetch.Min = o.FetchMin
+	// The claims are for ownership: a Fetcher reads the partitions, and the
+	// claims are paused. What they fetch before that is dropped, so it is to be
+	// as little as a broker can be asked for.
+	c.ChannelBufferSize = 0
+	c.Consumer.Fetch.Min = 1
+	c.Consumer.Fetch.Default = 1
+	c.Consumer.Fetch.MaxBytes = 1
 	c.Consumer.MaxWaitTime = o.FetchMaxWait
-	c.Consumer.Fetch.Default = 1 << 20   // a partition's share; grows for larger records
-	c.Consumer.Fetch.MaxBytes = 16 << 20 // a response's; bounds memory with many partitions
 	c.Consumer.Retry.Backoff = backoff   // after a leader change; sarama's 2s is a pause
 	// The claims are drained at all times, so what takes longer is a starved
 	// process, and giving up its subscription would only add a pause.

@@ -13,12 +13,13 @@
 // broker's lock from sending a request to its response. So whatever must not
 // wait for the other has a client, and thereby connections, of its own:
 //
-//	Fetch        the claims; also the metadata that the group plans with
+//	Fetch        the claims, which are for ownership only; also the metadata
+//	             that the group plans and a Fetcher reads with
 //	Coordinator  JoinGroup (which waits for the whole group), SyncGroup,
 //	             Heartbeat, and the group's first fetch of committed offsets
 //	Producer     outputs
 //	Admin        ListOffsets, OffsetCommit, OffsetFetch, topic facts
-//	Log          restores and skims
+//	Log          restores
 //
 // A [Fetcher] dials brokers itself, outside of any client: sarama's metadata
 // requests look at every connection of their client, and wait for it, with the

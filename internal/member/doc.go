@@ -1,8 +1,8 @@
 // Package member is the pod in its consumer group: the Consume loop, the
 // handler of claims, and the tasks by partition index. It turns what the group
 // says into calls on tasks: an assignment that lacks an index freezes its
-// task, a claim that begins starts one half of it, a claim that closes ends
-// it.
+// task, a claim that begins starts one half of it and its reading, a claim that
+// closes ends both.
 //
 // It must never know prices or what a task does with its records, and it must
 // never wait inside OnAssigned, which runs under sarama's locks.
@@ -10,13 +10,27 @@ package member
 
 import (
 	"joiner/internal/assign"
+	"joiner/internal/kafka"
 	"joiner/internal/record"
 	"joiner/internal/task"
 )
 
 // Factory makes the task of an index. halves are the inputs that this pod
-// owns, flow holds their claims back.
+// owns; flow wakes their readers.
 type Factory func(index int32, halves [record.Sides]bool, flow task.Flow) *task.Task
+
+// Fetcher reads partitions. What it delivers for a partition ends with the
+// Remove of its Feed.
+type Fetcher interface {
+	// Add begins at the offset from; below 0 is the log's start.
+	Add(topic string, partition int32, from int64, sink kafka.Sink) Feed
+}
+
+// Feed is a partition that is being read.
+type Feed interface {
+	Wake()   // the sink was full and has room again
+	Remove() // nothing is delivered after it
+}
 
 // Session is the member's standing in its group.
 type Session struct {

@@ -22,6 +22,9 @@ import (
 type Options struct {
 	Topics  [record.Sides]string
 	NewTask Factory
+	// Fetcher reads the partitions that the group gives this member. It is
+	// asked for once Run has begun.
+	Fetcher func() Fetcher
 	// Interrupt ends a JoinGroup under way, which nothing else can.
 	Interrupt func()
 	Metrics   *metrics.Group
@@ -51,6 +54,7 @@ type Member struct {
 // entry is a task and the claims that hold it.
 type entry struct {
 	task  *task.Task
+	flow  *flow
 	holds int
 }
 
@@ -304,12 +308,25 @@ func (m *Member) ConsumeClaim(s sarama.ConsumerGroupSession, claim sarama.Consum
 
 	e := m.hold(index)
 	defer m.letGo(index, e)
-	e.task.Start(side, claim.InitialOffset())
-	pump(s.Context(), claim, e.task, side)
-	e.task.End(side)
+	m.read(s.Context(), claim, e, side)
 	<-e.task.Done()
 	log.Info("claim ends", zap.Int32("generation", s.GenerationID()))
 	return nil
+}
+
+// read feeds one half of the task until the claim is taken away. The claim is
+// for ownership only: it is paused, and what it has fetched already is dropped,
+// since the fetcher reads the same records at a third less of the cost. A pause
+// outlives the claim in sarama, which here is as it should be.
+func (m *Member) read(ctx context.Context, claim sarama.ConsumerGroupClaim, e *entry, side record.Side) {
+	topic, index := claim.Topic(), claim.Partition()
+	m.group.Pause(map[string][]int32{topic: {index}})
+	e.task.Start(side, claim.InitialOffset())
+	feed := m.o.Fetcher().Add(topic, index, claim.InitialOffset(), sink{e.task, side})
+	e.flow.set(side, feed)
+	drain(ctx, claim)
+	feed.Remove()
+	e.task.End(side)
 }
 
 // hold returns the index's task, made by the first of its claims.
@@ -320,8 +337,8 @@ func (m *Member) hold(index int32) *entry {
 		e.holds++
 		return e
 	}
-	flow := &flow{group: m.group, topics: m.o.Topics, index: index}
-	e := &entry{task: m.o.NewTask(index, m.halves(index), flow), holds: 1}
+	f := &flow{}
+	e := &entry{task: m.o.NewTask(index, m.halves(index), f), flow: f, holds: 1}
 	if m.stopping {
 		e.task.Freeze()
 	}

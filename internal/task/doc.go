@@ -2,7 +2,7 @@
 // notifications by event time, joins each notification with the price table,
 // hands the outputs to a sink and knows how far it may be committed.
 //
-// A record's way through it: a claim offers it (input.go), the merge takes it
+// A record's way through it: a reader delivers it (input.go), the merge takes it
 // in event-time order (merge.go), a tick goes into the table, a notification
 // is joined (join.go) and takes a place in the ledger (ledger.go) until its
 // output is acknowledged. Before the first join the table is restored
@@ -38,9 +38,6 @@ type Log interface {
 	// known to be read or invisible (a control record, an aborted or a
 	// compacted one). It repeats what can be repeated until ctx ends.
 	Read(ctx context.Context, topic string, partition int32, from, to int64, each func([]record.Record) error, progress func(position int64)) error
-	// Skim returns the offset of the first visible record at or above from,
-	// or the end where there is none.
-	Skim(ctx context.Context, topic string, partition int32, from int64) (next int64, err error)
 }
 
 // Sink takes encoded outputs.
@@ -97,9 +94,9 @@ type Prices interface {
 	Ask(q Query, done func(Answer))
 }
 
-// Flow holds a claim back and lets it go on. Calls come from the claim's own
-// goroutine and from the merge, never concurrently for one side.
+// Flow lets a reader that found the task Full go on.
 type Flow interface {
-	Pause(side record.Side)
+	// Resume says that there is room again. It is called with the task's lock
+	// held and must not call the task.
 	Resume(side record.Side)
 }

@@ -8,7 +8,6 @@ import (
 // guarded by Task.mu.
 type input struct {
 	started bool
-	ended   bool
 	initial int64 // where the claim began; below 0: no commit, at the log's start
 
 	pending []chunk           // batches in the order they came
@@ -19,8 +18,9 @@ type input struct {
 	heldBytes int
 	paused    bool
 
-	position int64 // the next offset that can still come; -1 unknown
-	hw       int64 // the highest end heard of
+	position int64  // the next offset that can still come; -1 unknown
+	asked    uint64 // Task.seq when the request was made whose response comes next
+	hw       int64  // the highest end heard of
 
 	end endState
 }
@@ -37,14 +37,10 @@ type endState struct {
 	offset int64
 	seq    uint64 // Task.seq when it was asked for: it covers all heads received before
 	at     record.Millis
+	wanted bool // the merge waits for a newer one, or for records
 	asking bool
 	urgent bool
 	failed record.Millis // when the last question failed; 0 never
-
-	missing  int64         // the position at which nothing comes
-	since    record.Millis // since when, or when the log was looked at
-	skimming bool
-	wasted   int // looks that found the records to be there, in a row
 }
 
 // Start tells the task that the side's claim has begun at the initial offset;
@@ -80,37 +76,56 @@ const BatchSize = 256
 // maxSpare bounds the empty batches kept for one side.
 const maxSpare = 8
 
-// Offer queues records of one side, in offset order, and the high watermark
-// that came with them. It pauses the claim when too many wait for the merge.
+// Full reports whether the side's queue has no room for one more response. It
+// is asked before each request: what a response says of the partition's end
+// was read after that.
+func (t *Task) Full(side record.Side) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in := &t.in[side]
+	in.asked = t.seq
+	return in.paused || t.frozen.Load()
+}
+
+// Deliver queues records of one side, in offset order, and takes what came
+// with them: the position behind them, which control records move too, the
+// partition's end (-1 where the answer does not tell) and its high watermark.
 // The batch is the task's from then on: the caller takes the next from Batch.
-func (t *Task) Offer(side record.Side, recs []record.Record, highWatermark int64) {
-	if len(recs) == 0 {
-		return
-	}
+func (t *Task) Deliver(side record.Side, recs []record.Record, position, end, highWatermark int64) {
 	size := 0
 	for i := range recs {
 		size += recs[i].Size()
 	}
+	if t.deliver(side, recs, size, position, end, highWatermark) {
+		t.poke()
+	}
+}
+
+// deliver is Deliver under the lock; it reports whether the merge cares.
+func (t *Task) deliver(side record.Side, recs []record.Record, size int, position, end, highWatermark int64) bool {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	in := &t.in[side]
 	if t.frozen.Load() {
-		t.mu.Unlock()
-		return // what comes after the first sign of a revocation is the next owner's
+		return false // what comes after the first sign of a revocation is the next owner's
+	}
+	moved := position > in.position
+	in.position = max(in.position, position)
+	in.hw = max(in.hw, highWatermark)
+	if end >= 0 {
+		t.learnEnd(side, in.asked, end)
+	}
+	if len(recs) == 0 {
+		in.recycle(recs)
+		return moved || in.end.wanted
 	}
 	t.seq++
 	in.seq = t.seq
 	in.held += len(recs)
 	in.heldBytes += size
-	in.position = recs[len(recs)-1].Offset + 1
 	in.queue(recs, size) // the batch may be empty from here on
-	in.hw = max(in.hw, highWatermark)
-	pause := !in.paused && (in.held > t.o.Limits.QueueRecords || in.heldBytes > t.o.Limits.QueueBytes)
-	if pause {
-		in.paused = true
-		t.o.Flow.Pause(side) // under the lock, so that a Resume cannot overtake it
-	}
-	t.mu.Unlock()
-	t.poke()
+	in.paused = in.paused || in.held > t.o.Limits.QueueRecords || in.heldBytes > t.o.Limits.QueueBytes
+	return true
 }
 
 // queue appends a batch. A small one goes into the room that the last one has
@@ -130,7 +145,7 @@ func (in *input) queue(recs []record.Record, bytes int) {
 
 // recycle keeps an empty batch to be filled again.
 func (in *input) recycle(recs []record.Record) {
-	if len(in.spare) == maxSpare {
+	if recs == nil || len(in.spare) == maxSpare {
 		return
 	}
 	clear(recs) // or what they point at stays in memory until they are overwritten
@@ -139,26 +154,15 @@ func (in *input) recycle(recs []record.Record) {
 
 // End tells the task that the side's claim takes no more records. The first
 // end freezes both: a closed half is not a caught-up half.
-func (t *Task) End(side record.Side) {
-	t.mu.Lock()
-	in := &t.in[side]
-	in.ended = true
-	if in.paused {
-		// A pause outlives its claim in sarama: it would start the next one paused.
-		in.paused = false
-		t.o.Flow.Resume(side)
-	}
-	t.mu.Unlock()
-	t.Freeze()
-}
+func (t *Task) End(record.Side) { t.Freeze() }
 
-// release gives back what the merge has taken and resumes a claim that has
-// room again. Called with mu held.
+// release gives back what the merge has taken and wakes the reader of a side
+// that has room again. Called with mu held.
 func (t *Task) release(side record.Side, records, bytes int) {
 	in := &t.in[side]
 	in.held -= records
 	in.heldBytes -= bytes
-	if !in.paused || in.ended {
+	if !in.paused {
 		return
 	}
 	if in.held > t.o.Limits.QueueRecords/2 || in.heldBytes > t.o.Limits.QueueBytes/2 {

@@ -15,8 +15,7 @@ import (
 const (
 	stepLimit    = 512                     // records merged under one lock of the table
 	idleCheck    = 1000 * time.Millisecond // how often an idle task looks for control records
-	skimFirst    = 40 * time.Millisecond   // how long records below the end may take to come
-	skimLongest  = 1 * time.Second         // and how far that patience doubles
+	freshEnd     = 100 * time.Millisecond  // an end so new will soon be followed by another
 	askAgain     = 100 * time.Millisecond  // after a failed question
 	drainedShare = 4                       // a queue this full asks for the other's end at once
 )
@@ -39,7 +38,6 @@ type mergeState struct {
 	lookups []*lookup        // other tasks' questions
 
 	until   record.Millis // when the merge wants to look again; 0 never
-	idleAt  record.Millis // when an idle task looks at the ends
 	stepped bool
 }
 
@@ -237,11 +235,12 @@ func (t *Task) emptySide(side record.Side, seq uint64, urgent bool) enrich.Input
 		t.poke()
 		return enrich.Input{State: enrich.Unknown}
 	case e.known && in.position >= 0 && in.position < e.offset:
-		t.expectRecords(side)
+		e.wanted = true
 		return enrich.Input{State: enrich.MoreToCome}
 	case e.known && e.seq >= seq && in.position >= 0:
 		return enrich.Input{State: enrich.AtEnd, AtEndSince: e.at}
 	}
+	e.wanted = true
 	t.askEnd(side, urgent || t.in[side.Other()].held > t.o.Limits.QueueRecords/drainedShare)
 	return enrich.Input{State: enrich.Unknown}
 }
@@ -250,11 +249,16 @@ func (t *Task) emptySide(side record.Side, seq uint64, urgent bool) enrich.Input
 // held.
 func (t *Task) askEnd(side record.Side, urgent bool) {
 	e := &t.in[side].end
+	now := nowMillis()
+	if !urgent && now-e.at < record.Millis(freshEnd.Milliseconds()) {
+		t.wakeBy(now + record.Millis(freshEnd.Milliseconds()))
+		return // the next response tells, and a tick can wait for it
+	}
 	if e.asking && (e.urgent || !urgent) {
 		return
 	}
 	if e.failed > 0 {
-		if again := e.failed + record.Millis(askAgain.Milliseconds()); nowMillis() < again {
+		if again := e.failed + record.Millis(askAgain.Milliseconds()); now < again {
 			t.wakeBy(again)
 			return
 		}
@@ -274,79 +278,37 @@ func (t *Task) endKnown(side record.Side, seq uint64, end int64, err error) {
 	e.asking = false
 	if err != nil {
 		e.failed = nowMillis()
-	} else if !e.known || seq >= e.seq {
+	} else {
 		e.failed = 0
-		e.known, e.offset, e.seq, e.at = true, end, seq, nowMillis()
-		in.hw = max(in.hw, end)
+		t.learnEnd(side, seq, end)
 	}
 	t.mu.Unlock()
 	t.poke()
 }
 
-// expectRecords looks at the log where records below the end do not come:
-// control records, aborted or compacted ones hold the position down for ever.
-// A look that found the records to be there after all was one too many, and
-// doubles the patience of the next. Called with mu held.
-func (t *Task) expectRecords(side record.Side) {
+// learnEnd takes an end that was asked for when Task.seq was seq. Called with
+// mu held.
+func (t *Task) learnEnd(side record.Side, seq uint64, end int64) {
 	in := &t.in[side]
 	e := &in.end
-	if e.skimming {
+	if e.known && seq < e.seq {
 		return
 	}
-	now := nowMillis()
-	if e.missing != in.position {
-		e.missing, e.since = in.position, now
-	}
-	patience := min(skimFirst<<min(e.wasted, 10), skimLongest)
-	if at := e.since + record.Millis(patience.Milliseconds()); now < at {
-		t.wakeBy(at)
-		return
-	}
-	e.skimming = true
-	e.since = now
-	go t.skim(side, in.position)
+	e.known, e.offset, e.seq, e.at = true, end, seq, nowMillis()
+	in.hw = max(in.hw, end)
 }
 
-// skim moves a side's position over what no reader will ever see.
-func (t *Task) skim(side record.Side, from int64) {
-	next, err := t.o.Log.Skim(t.ctx, t.o.Topics[side], t.o.Index, from)
-	t.mu.Lock()
-	in := &t.in[side]
-	e := &in.end
-	e.skimming = false
-	switch {
-	case err != nil: // looked at again as long as it matters
-	case in.position == from && next > from:
-		in.position = next
-		e.wasted = 0
-	default:
-		e.wasted++
-	}
-	t.mu.Unlock()
-	t.poke()
-}
-
-// idle is called when neither side has a record: it moves the progress past
-// control records, so that the lag of a quiet topic shows 0.
+// idle is called when neither side has a record. Responses tell where the
+// partitions end; where none does, it asks now and then, so that the lag of a
+// quiet topic is known.
 func (t *Task) idle() {
-	m := &t.merge
 	now := nowMillis()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	due := now >= m.idleAt
-	if due {
-		m.idleAt = now + record.Millis(idleCheck.Milliseconds())
-	}
 	for side := range record.Sides {
 		in := &t.in[side]
-		if !t.o.Mine[side] || !in.started {
-			continue
-		}
-		if in.end.known && in.position >= 0 && in.position < in.end.offset {
-			t.expectRecords(side)
-			continue
-		}
-		if due {
+		in.end.wanted = false
+		if t.o.Mine[side] && in.started && now-in.end.at >= record.Millis(idleCheck.Milliseconds()) {
 			t.askEnd(side, false)
 		}
 	}

@@ -97,7 +97,9 @@ func TestControlRecordsDoNotStall(t *testing.T) {
 		w.control(record.Market)
 		w.note("BBCA", 1000)
 		w.control(record.Notification)
-		time.Sleep(3 * time.Second)
+		w.expect()
+		w.fetch(record.Market)
+		w.fetch(record.Notification)
 		w.expect("BBCA " + src(0) + " 1 local hit")
 		w.expectCut(2, 2) // both lags are 0
 	})
@@ -109,7 +111,8 @@ func TestQuietTopicIsCaughtUpPastControlRecords(t *testing.T) {
 		w.control(record.Market)
 		w.control(record.Notification)
 		w.control(record.Notification)
-		time.Sleep(5 * time.Second)
+		w.fetch(record.Market)
+		w.fetch(record.Notification)
 		w.expectCut(1, 2)
 	})
 }
@@ -269,6 +272,7 @@ func TestWaitByTheClock(t *testing.T) {
 			w.expectCut(0, 0)
 			time.Sleep(5 * time.Second)
 			w.tick("NEW", "3", 900)
+			time.Sleep(freshEnd)
 			w.expect("BBCA "+src(2)+" 1 local hit", "NEW "+src(0)+" 3 local hit", "NEW "+src(1)+" 3 local hit")
 			w.expectCut(2, 3)
 		})
@@ -295,6 +299,7 @@ func TestWaitByTheClock(t *testing.T) {
 			w.expect("B " + src(1) + " none local miss")
 			w.note("A", 1001) // a miss at once, but in its turn
 			w.tick("A", "1", 900)
+			time.Sleep(freshEnd)
 			w.expect("B "+src(1)+" none local miss", "A "+src(0)+" 1 local hit", "A "+src(2)+" none local miss")
 			w.note("C", 1002) // the allowance is free again
 			w.expect("B "+src(1)+" none local miss", "A "+src(0)+" 1 local hit", "A "+src(2)+" none local miss")
@@ -416,13 +421,13 @@ func TestQueuePausesAndResumes(t *testing.T) {
 			w.tick("BBCA", "1", record.Millis(i))
 		}
 		synctest.Wait()
-		if !w.isPaused(record.Market) || w.pauses != 1 {
-			t.Fatalf("paused %v after %d pauses", w.isPaused(record.Market), w.pauses)
+		if !w.task.Full(record.Market) || w.task.Full(record.Notification) {
+			t.Fatal("the market side alone should be full")
 		}
 		w.answerHeld()
 		time.Sleep(time.Second)
-		if w.isPaused(record.Market) {
-			t.Fatal("not resumed")
+		if w.task.Full(record.Market) || w.resumes != 1 {
+			t.Fatalf("full %v after %d resumes", w.task.Full(record.Market), w.resumes)
 		}
 	})
 }
@@ -437,7 +442,7 @@ func TestSmallBatchesPileUp(t *testing.T) {
 		w.start(-1, -1)
 		for i := range 3 * BatchSize {
 			r := w.put(record.Market, "BBCA", fmt.Sprint(`{"price":`, i, `}`), record.Millis(i))
-			w.task.Offer(record.Market, append(w.task.Batch(record.Market), r), 0)
+			w.task.Deliver(record.Market, append(w.task.Batch(record.Market), r), r.Offset+1, -1, 0)
 		}
 		w.mu.Lock()
 		batches := len(w.task.in[record.Market].pending)
@@ -449,24 +454,6 @@ func TestSmallBatchesPileUp(t *testing.T) {
 		w.answerHeld()
 		w.expect(fmt.Sprintf("BBCA %s %d local hit", src(0), 3*BatchSize-1))
 		w.expectCut(3*BatchSize, 1)
-	})
-}
-
-// A pause outlives the claim in sarama: the next claim would hang.
-func TestEndResumesAPausedClaim(t *testing.T) {
-	run(t, func(o *Options) { o.Limits.QueueRecords = 10 }, func(t *testing.T, w *world) {
-		w.mu.Lock()
-		w.endHold = true
-		w.mu.Unlock()
-		w.start(-1, -1)
-		for i := range 30 {
-			w.tick("BBCA", "1", record.Millis(i))
-		}
-		w.task.End(record.Market)
-		if w.isPaused(record.Market) {
-			t.Fatal("still paused")
-		}
-		w.answerHeld()
 	})
 }
 

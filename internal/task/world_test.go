@@ -42,10 +42,8 @@ type world struct {
 	endErr  error
 	endHold bool // questions are not answered
 	held    []func()
-	paused  [record.Sides]bool
-	pauses  int
+	resumes int
 	commits []record.Offsets
-	skims   int
 	prices  func(q Query) Answer
 	owns    map[int32]bool
 	home    func(symbol string) (int32, bool)
@@ -128,7 +126,18 @@ func (w *world) control(side record.Side) {
 }
 
 func (w *world) offer(side record.Side, r record.Record) {
-	w.task.Offer(side, []record.Record{r}, w.endOf(side))
+	w.task.Full(side)
+	w.task.Deliver(side, []record.Record{r}, r.Offset+1, -1, w.endOf(side))
+	synctest.Wait()
+}
+
+// fetch is a response that brings no records, only what it says of the end.
+func (w *world) fetch(side record.Side) {
+	if w.task.Full(side) {
+		return
+	}
+	end := w.endOf(side)
+	w.task.Deliver(side, w.task.Batch(side), end, end, end)
 	synctest.Wait()
 }
 
@@ -202,20 +211,6 @@ func (w *world) Read(_ context.Context, topic string, _ int32, from, to int64, e
 	return nil
 }
 
-// Skim implements Log.
-func (w *world) Skim(_ context.Context, topic string, _ int32, from int64) (int64, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.skims++
-	l := &w.logs[sideOf(topic)]
-	for _, r := range l.recs {
-		if r.Offset >= from {
-			return r.Offset, nil
-		}
-	}
-	return l.end, nil
-}
-
 // Send implements Sink.
 func (w *world) Send(outputs []*record.Output) {
 	w.mu.Lock()
@@ -245,23 +240,11 @@ func (w *world) settle(i int) {
 	o.Owner.Settled(o, nil)
 }
 
-func (w *world) Pause(side record.Side) {
+// Resume implements Flow; the task holds its lock.
+func (w *world) Resume(record.Side) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.paused[side] = true
-	w.pauses++
-}
-
-func (w *world) Resume(side record.Side) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.paused[side] = false
-}
-
-func (w *world) isPaused(side record.Side) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.paused[side]
+	w.resumes++
 }
 
 func (w *world) commit(_ context.Context, t *Task) error {

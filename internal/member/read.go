@@ -1,0 +1,61 @@
+package member
+
+import (
+	"context"
+	"sync"
+
+	"github.com/IBM/sarama"
+
+	"joiner/internal/record"
+	"joiner/internal/task"
+)
+
+// drain waits until a claim is taken away, or its session ends. What sarama has
+// fetched for it is dropped: the partition is read past it.
+func drain(ctx context.Context, claim sarama.ConsumerGroupClaim) {
+	for {
+		select {
+		case _, open := <-claim.Messages():
+			if !open {
+				return
+			}
+		case <-ctx.Done():
+			// A claim that redials its broker does not close for a while.
+			return
+		}
+	}
+}
+
+// sink is one half of a task as the fetcher sees it.
+type sink struct {
+	task *task.Task
+	side record.Side
+}
+
+func (s sink) Deliver(recs []record.Record, position, end, highWatermark int64) {
+	s.task.Deliver(s.side, recs, position, end, highWatermark)
+}
+func (s sink) Batch() []record.Record { return s.task.Batch(s.side) }
+func (s sink) Full() bool             { return s.task.Full(s.side) }
+
+// flow wakes the readers of a task's halves.
+type flow struct {
+	mu    sync.Mutex
+	feeds [record.Sides]Feed
+}
+
+func (f *flow) set(side record.Side, feed Feed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.feeds[side] = feed
+}
+
+// Resume implements task.Flow.
+func (f *flow) Resume(side record.Side) {
+	f.mu.Lock()
+	feed := f.feeds[side]
+	f.mu.Unlock()
+	if feed != nil {
+		feed.Wake()
+	}
+}
