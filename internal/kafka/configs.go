@@ -63,7 +63,7 @@ func fetchConfig(o Options, dialer *conns) *sarama.Config {
 	c.Consumer.Fetch.Default = 1
 	c.Consumer.Fetch.MaxBytes = 1
 	c.Consumer.MaxWaitTime = o.FetchMaxWait
-	c.Consumer.Retry.Backoff = backoff   // after a leader change; sarama's 2s is a pause
+	c.Consumer.Retry.Backoff = backoff // after a leader change; sarama's 2s is a pause
 	// The claims are drained at all times, so what takes longer is a starved
 	// process, and giving up its subscription would only add a pause.
 	c.Consumer.MaxProcessingTime = 5 * time.Second
