@@ -51,24 +51,25 @@ func (s *scaled) step(what string, moves int, change func()) {
 	change()
 	owners := s.pods.AwaitBalanced(scalePartitions)
 	settled := time.Now()
-	after := s.both()
-
 	indices := moved(s.owners, owners)
 	if len(indices) != moves {
 		s.t.Errorf("%s: %v moved, balance needs %d moves: %v became %v", what, indices, moves, s.owners, owners)
 	}
+	isMoved := func(p int32) bool { return slices.Contains(indices, p) }
+	still := s.standing(committed, isMoved)
 	if n := s.all.ClaimsEnded() - ended; n != 2*len(indices) {
 		s.t.Errorf("%s: %d claims ended, %v moved", what, n, indices)
 	}
-	for at, offset := range committed {
-		if !slices.Contains(indices, at.partition) && after[at] <= offset {
-			s.t.Errorf("%s: %s/%d was retained, but stands at %d as before", what, at.topic, at.partition, after[at])
+	await(s.t, what+": retained partitions to go on", func() error {
+		if left := s.standing(committed, isMoved); len(left) > 0 {
+			return fmt.Errorf("their commits stand where they stood before: %v", left)
 		}
-	}
+		return nil
+	})
 	time.Sleep(settleFor)
 	gaps := s.tail.Gaps(from, time.Now())
-	isMoved := func(p int32) bool { return slices.Contains(indices, p) }
-	s.t.Logf("%s: settled after %v; %v moved", what, settled.Sub(from).Round(time.Millisecond), indices)
+	s.t.Logf("%s: settled after %v; %v moved; %d of %d retained offsets had not advanced by then", what,
+		settled.Sub(from).Round(time.Millisecond), indices, len(still), 2*(scalePartitions-len(indices)))
 	s.t.Logf("%s: longest gap between alerts: moved %s; retained %s", what,
 		spread(only(gaps, isMoved)), spread(only(gaps, func(p int32) bool { return !isMoved(p) })))
 	now := s.pauses()
@@ -96,6 +97,18 @@ func (s *scaled) both() map[topicPartition]int64 {
 		}
 	}
 	return all
+}
+
+// standing lists the partitions outside moved that are committed no further
+// than before.
+func (s *scaled) standing(before map[topicPartition]int64, isMoved func(int32) bool) (still []topicPartition) {
+	s.t.Helper()
+	for at, offset := range s.both() {
+		if !isMoved(at.partition) && offset <= before[at] {
+			still = append(still, at)
+		}
+	}
+	return still
 }
 
 type pauses struct{ count, sum float64 }
@@ -187,7 +200,7 @@ func TestKafkaScale(t *testing.T) {
 
 // A pod is killed: the others take its tasks over after the session timeout.
 func TestKafkaScaleKill(t *testing.T) {
-	s := startScaled(t, 4, Settings{"group.session_timeout": "3s"})
+	s := startScaled(t, 4, Settings{"group.session_timeout": "6s"})
 	victim := s.pods[0]
 	indices, _, err := victim.Owned()
 	if err != nil {
@@ -200,7 +213,7 @@ func TestKafkaScaleKill(t *testing.T) {
 	victim.Kill()
 	s.leave(victim)
 	owners := s.pods.AwaitBalanced(scalePartitions)
-	t.Logf("taken over and ready %v after the kill; the session timeout is 3 s", time.Since(killed).Round(time.Millisecond))
+	t.Logf("taken over and ready %v after the kill; the session timeout is 6 s", time.Since(killed).Round(time.Millisecond))
 	if got := moved(s.owners, owners); !slices.Equal(got, indices) {
 		t.Errorf("%v moved, the victim had %v", got, indices)
 	}
