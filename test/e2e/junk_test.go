@@ -169,20 +169,10 @@ func (w *World) junk() (ticks, notes []owed) {
 }
 
 // consumed is the message as a consumer will see it.
-func (o owed) consumed(t *testing.T) *sarama.ConsumerMessage {
-	t.Helper()
+func (o owed) consumed(w *World) *sarama.ConsumerMessage {
+	w.t.Helper()
 	c := &sarama.ConsumerMessage{Topic: o.m.Topic, Partition: o.m.Partition, Offset: o.m.Offset, Timestamp: o.m.Timestamp}
-	encode := func(e sarama.Encoder) []byte {
-		if e == nil {
-			return nil
-		}
-		b, err := e.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-	c.Key, c.Value = encode(o.m.Key), encode(o.m.Value)
+	c.Key, c.Value = w.encode(o.m.Key), w.encode(o.m.Value)
 	for i := range o.m.Headers {
 		c.Headers = append(c.Headers, &o.m.Headers[i])
 	}
@@ -194,15 +184,14 @@ func (o owed) source() string {
 }
 
 func checkJunkAlerts(w *World, ticks, notes []owed) {
-	t := w.t.(*testing.T)
-	t.Helper()
-	f := &faults{t: t}
+	w.t.Helper()
+	f := &faults{t: w.t}
 	last := make(map[string]*sarama.ConsumerMessage)
 	next := make(map[int32]int64)
 	for _, o := range ticks {
 		next[o.m.Partition] = max(next[o.m.Partition], o.m.Offset+1)
 		if o.kind == "" {
-			m := o.consumed(t)
+			m := o.consumed(w)
 			last[string(m.Key)] = m
 		}
 	}
@@ -210,22 +199,21 @@ func checkJunkAlerts(w *World, ticks, notes []owed) {
 	good := make(map[int32][]*sarama.ConsumerMessage)
 	for _, o := range notes {
 		if o.kind == "" {
-			good[o.m.Partition] = append(good[o.m.Partition], o.consumed(t))
+			good[o.m.Partition] = append(good[o.m.Partition], o.consumed(w))
 		}
 	}
 	alerts := w.ReadAlerts()
 	checkOnce(f, good, alerts)
 	for _, a := range alerts {
 		tick := last[string(a.Key)]
-		checkJoin(f, a, joined{tick, priceOf(t, tick), next[a.Partition]})
+		checkJoin(f, a, joined{tick, priceOf(w.t, tick), next[a.Partition]})
 	}
 	f.report()
 }
 
 func checkDeadLetters(w *World, all []owed) {
-	t := w.t.(*testing.T)
-	t.Helper()
-	f := &faults{t: t}
+	w.t.Helper()
+	f := &faults{t: w.t}
 	want := make(map[string]owed)
 	for _, o := range all {
 		if o.kind != "" {
@@ -241,7 +229,7 @@ func checkDeadLetters(w *World, all []owed) {
 				continue
 			}
 			delete(want, source)
-			checkDeadLetter(f, m, o, o.consumed(t))
+			checkDeadLetter(f, m, o, o.consumed(w))
 		}
 	}
 	for source, o := range want {

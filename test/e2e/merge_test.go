@@ -70,13 +70,9 @@ func (f *feed) batch(n int, mark string) []*sarama.ProducerMessage {
 // price that its event time demands.
 func TestKafkaMergeExact(t *testing.T) {
 	w := NewWorld(t, mergePartitions, nil)
-	producer, f := w.Producer(), newFeed(w)
+	f := newFeed(w)
 	began := time.Now()
-	for left := mergeTicks + mergeNotes; left > 0; {
-		batch := f.batch(min(left, 20_000), "plain")
-		producer.SendMessages(batch)
-		left -= len(batch)
-	}
+	w.SendBulk(f.batch(mergeTicks+mergeNotes, "plain"))
 	t.Logf("produced %d records in %v", f.n, time.Since(began))
 	market, notes := w.Read(w.Market), w.Read(w.Notes)
 	if m, n := size(market), size(notes); m != mergeTicks || n != mergeNotes {
@@ -123,18 +119,17 @@ func runOver(w *World, notes int) Metrics {
 	w.AwaitCount(w.Alerts, int64(notes), pods)
 	w.t.Logf("%d pods started and joined %d notifications in %v", mergePods, notes, time.Since(began))
 	w.AwaitNoLag()
+	pods.AwaitBalanced(mergePartitions)
 	// The metrics show what was committed, a little later.
 	var metrics Metrics
-	await(w.t, "joiner_lag_records to be 0", func() error {
+	await(w.t, "joiner_lag_records to be 0 everywhere", func() error {
 		metrics = pods.Metrics()
-		if lag := metrics.Sum("joiner_lag_records"); lag != 0 {
-			return fmt.Errorf("it is %v", lag)
+		lags := metrics.Find("joiner_lag_records")
+		if sum := lags.Sum("joiner_lag_records"); sum != 0 || len(lags) != 2*mergePartitions {
+			return fmt.Errorf("it is %v over %d partitions", sum, len(lags))
 		}
 		return nil
 	})
-	if series := len(metrics.Find("joiner_lag_records")); series != 2*mergePartitions {
-		w.t.Errorf("%d series of joiner_lag_records, want one a partition of both topics", series)
-	}
 	pods.Stop()
 	for _, p := range pods {
 		if !p.LogContains(`"logger":"sarama"`) {

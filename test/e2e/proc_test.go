@@ -289,6 +289,9 @@ func (p *Proc) Kill() {
 // Address is where its probes listen.
 func (p *Proc) Address() string {
 	p.t.Helper()
+	if address := p.known(); address != "" {
+		return address // also of one that has ended since
+	}
 	select {
 	case <-p.listens:
 	case <-p.done:
@@ -296,6 +299,10 @@ func (p *Proc) Address() string {
 	case <-time.After(patience):
 		p.t.Fatalf("%s does not listen after %v", p.Name, patience)
 	}
+	return p.known()
+}
+
+func (p *Proc) known() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.address
