@@ -246,8 +246,8 @@ func TestKafkaMergeExactTransactional(t *testing.T) {
 	if behind == 0 {
 		t.Error("no notification lies behind the open transaction")
 	}
-	expect(t, metrics, written[w.Market], "joiner_partition_records_total", "topic", w.Market)
-	expect(t, metrics, written[w.Notes], "joiner_partition_records_total", "topic", w.Notes)
+	expect(t, metrics, written[w.Market], "joiner_records_total", "topic", w.Market)
+	expect(t, metrics, written[w.Notes], "joiner_records_total", "topic", w.Notes)
 	expect(t, metrics, written[w.Notes], "joiner_joins_total")
 	t.Logf("%d alerts, %d of them of notifications behind the open transaction; %d ticks late", len(alerts), behind, late)
 }
