@@ -13,6 +13,7 @@ type input struct {
 	pending []chunk           // batches in the order they came
 	spare   [][]record.Record // empty batches to be filled again
 	seq     uint64            // Task.seq when the newest pending record came
+	came    record.Millis     // and the moment
 
 	held      int // records offered and not yet merged, pending among them
 	heldBytes int
@@ -35,9 +36,10 @@ type chunk struct {
 type endState struct {
 	known  bool
 	offset int64
-	seq    uint64 // Task.seq when it was asked for: it covers all heads received before
-	at     record.Millis
-	wanted bool // the merge waits for a newer one, or for records
+	seq    uint64        // Task.seq when it was asked for: it covers all heads received before
+	at     record.Millis // when it was learnt
+	since  record.Millis // when this offset was first learnt
+	wanted bool          // the merge waits for a newer one, or for records
 	asking bool
 	urgent bool
 	failed record.Millis // when the last question failed; 0 never
@@ -121,6 +123,7 @@ func (t *Task) deliver(side record.Side, recs []record.Record, size int, positio
 	}
 	t.seq++
 	in.seq = t.seq
+	in.came = nowMillis()
 	in.held += len(recs)
 	in.heldBytes += size
 	in.queue(recs, size) // the batch may be empty from here on

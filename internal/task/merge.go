@@ -50,9 +50,10 @@ func (m *mergeState) init() {
 type batch struct {
 	recs  []record.Record
 	i     int
-	seq   uint64 // covers every record in it
-	bytes int    // what it holds, given back when all of it is merged
-	done  int    // records merged since the queue was told
+	seq   uint64        // covers every record in it
+	came  record.Millis // when the newest of them did
+	bytes int           // what it holds, given back when all of it is merged
+	done  int           // records merged since the queue was told
 	head  head
 }
 
@@ -205,7 +206,8 @@ func (t *Task) refill(side record.Side) {
 	b.recs, b.bytes = in.pending[0].recs, in.pending[0].bytes
 	in.pending[0] = chunk{}
 	in.pending = in.pending[1:]
-	b.seq = in.seq // of the newest that is there: an end that covers it covers this batch
+	// Of the newest that is there: an end that covers it covers this batch.
+	b.seq, b.came = in.seq, in.came
 }
 
 // sideState describes one input to the merge rule.
@@ -217,7 +219,12 @@ func (t *Task) sideState(side record.Side) enrich.Input {
 	if !t.o.Mine[side] {
 		return enrich.Input{State: enrich.NotMine}
 	}
-	return t.emptySide(side, t.merge.cur[side.Other()].seq, side == record.Market)
+	other := &t.merge.cur[side.Other()]
+	state := t.emptySide(side, other.seq, side == record.Market)
+	// join.max_idle is counted from the head's arrival, or a side that has long
+	// been quiet would give late producers no time.
+	state.AtEndSince = max(state.AtEndSince, other.came)
+	return state
 }
 
 // emptySide tells whether an input without a head is at its end, by an end
@@ -238,7 +245,7 @@ func (t *Task) emptySide(side record.Side, seq uint64, urgent bool) enrich.Input
 		e.wanted = true
 		return enrich.Input{State: enrich.MoreToCome}
 	case e.known && e.seq >= seq && in.position >= 0:
-		return enrich.Input{State: enrich.AtEnd, AtEndSince: e.at}
+		return enrich.Input{State: enrich.AtEnd, AtEndSince: e.since}
 	}
 	e.wanted = true
 	t.askEnd(side, urgent || t.in[side.Other()].held > t.o.Limits.QueueRecords/drainedShare)
@@ -294,7 +301,11 @@ func (t *Task) learnEnd(side record.Side, seq uint64, end int64) {
 	if e.known && seq < e.seq {
 		return
 	}
-	e.known, e.offset, e.seq, e.at = true, end, seq, nowMillis()
+	e.at = nowMillis()
+	if !e.known || e.offset != end {
+		e.since = e.at
+	}
+	e.known, e.offset, e.seq = true, end, seq
 	in.hw = max(in.hw, end)
 }
 

@@ -341,6 +341,28 @@ func TestMaxIdleGivesLateProducersTime(t *testing.T) {
 	})
 }
 
+// Responses without records come all the time; they must neither end the
+// patience nor begin it anew.
+func TestMaxIdleWhileResponsesCome(t *testing.T) {
+	run(t, func(o *Options) { o.MaxIdle = 2 * time.Second }, func(_ *testing.T, w *world) {
+		w.start(-1, -1)
+		responses := func(n int) {
+			for range n {
+				time.Sleep(100 * time.Millisecond)
+				w.fetch(record.Market)
+				w.fetch(record.Notification)
+			}
+		}
+		responses(50) // both sides are long quiet
+		w.note("BBCA", 1000)
+		responses(19)
+		w.expect()
+		w.tick("BBCA", "1", 900)
+		responses(21)
+		w.expect("BBCA " + src(0) + " 1 local hit")
+	})
+}
+
 func TestRefusedOutputs(t *testing.T) {
 	refuse := func(kind record.Kind, topic string) func(*record.Output) error {
 		return func(o *record.Output) error {
