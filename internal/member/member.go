@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -25,7 +26,8 @@ type Options struct {
 	// Fetcher reads the partitions that the group gives this member. It is
 	// asked for once Run has begun.
 	Fetcher func() Fetcher
-	// Interrupt ends a JoinGroup under way, which nothing else can.
+	// Interrupt ends a JoinGroup under way, which nothing else can. It must
+	// not block: it is called from within a join, too.
 	Interrupt func()
 	Metrics   *metrics.Group
 	Logger    *zap.Logger
@@ -132,12 +134,18 @@ func (m *Member) stop() {
 	}
 }
 
-// Joining notes that a rebalance begins for this member. It never blocks.
+// Joining notes that a rebalance begins for this member. It never blocks. A
+// join that slips in behind the stop is interrupted here: its connection is
+// open by now, and its answer may be as far off as the rebalance timeout.
 func (m *Member) Joining() {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.joinAt.IsZero() {
 		m.joinAt = time.Now()
+	}
+	stopping := m.stopping
+	m.mu.Unlock()
+	if stopping {
+		m.o.Interrupt()
 	}
 }
 
@@ -182,10 +190,14 @@ func (m *Member) halves(index int32) (mine [record.Sides]bool) {
 }
 
 // noteIdle remembers since when an index has been withheld from everybody:
-// its next owner's pause counts from then.
+// its next owner's pause counts from then. Without a directory what this member
+// has not got is taken to be somebody else's.
 func (m *Member) noteIdle() {
 	now := time.Now()
 	if m.dir == nil {
+		maps.DeleteFunc(m.idleFrom, func(index int32, _ time.Time) bool {
+			return m.halves(index) == [record.Sides]bool{}
+		})
 		return
 	}
 	for side, topic := range m.o.Topics {
@@ -267,7 +279,9 @@ func (m *Member) sessionEnded(err error) {
 	g := m.o.Metrics
 	for _, p := range union(before) {
 		g.TaskMoves[metrics.Lost].Inc()
-		m.idleFrom[p] = time.Now()
+		if m.idleFrom[p].IsZero() { // else it has not run since
+			m.idleFrom[p] = time.Now()
+		}
 	}
 	for side := range g.Assigned {
 		g.Assigned[side].Set(0)
@@ -306,7 +320,7 @@ func (m *Member) ConsumeClaim(s sarama.ConsumerGroupSession, claim sarama.Consum
 	log := m.log.With(zap.String("topic", claim.Topic()), zap.Int32("partition", index), zap.String("member_id", s.MemberID()))
 	log.Info("claim begins", zap.Int64("offset", claim.InitialOffset()), zap.Int32("generation", s.GenerationID()))
 
-	e := m.hold(index)
+	e := m.hold(index, side)
 	defer m.letGo(index, e)
 	m.read(s.Context(), claim, e, side)
 	<-e.task.Done()
@@ -324,13 +338,15 @@ func (m *Member) read(ctx context.Context, claim sarama.ConsumerGroupClaim, e *e
 	e.task.Start(side, claim.InitialOffset())
 	feed := m.o.Fetcher().Add(topic, index, claim.InitialOffset(), sink{e.task, side})
 	e.flow.set(side, feed)
-	drain(ctx, claim)
+	m.drain(ctx, claim, e, side)
 	feed.Remove()
 	e.task.End(side)
 }
 
-// hold returns the index's task, made by the first of its claims.
-func (m *Member) hold(index int32) *entry {
+// hold returns the index's task, made by the first of its claims. A claim may
+// begin when the next assignment has taken its partition away already: its task
+// takes nothing.
+func (m *Member) hold(index int32, side record.Side) *entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e := m.tasks[index]; e != nil && e.task.State() < task.Frozen && !e.task.Freezing() {
@@ -338,8 +354,9 @@ func (m *Member) hold(index int32) *entry {
 		return e
 	}
 	f := &flow{}
-	e := &entry{task: m.o.NewTask(index, m.halves(index), f), flow: f, holds: 1}
-	if m.stopping {
+	halves := m.halves(index)
+	e := &entry{task: m.o.NewTask(index, halves, f), flow: f, holds: 1}
+	if m.stopping || !halves[side] {
 		e.task.Freeze()
 	}
 	m.tasks[index] = e
@@ -421,10 +438,12 @@ func (m *Member) Task(index int32) *task.Task {
 
 // Owns reports whether the last assignment gave this member the market
 // partition.
-func (m *Member) Owns(partition int32) bool {
+func (m *Member) Owns(partition int32) bool { return m.owns(record.Market, partition) }
+
+func (m *Member) owns(side record.Side, partition int32) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.halves(partition)[record.Market]
+	return m.halves(partition)[side]
 }
 
 // Directory returns who owns what, nil before the first assignment or where a

@@ -5,14 +5,18 @@ import (
 	"sync"
 
 	"github.com/IBM/sarama"
+	"go.uber.org/zap"
 
 	"joiner/internal/record"
 	"joiner/internal/task"
 )
 
 // drain waits until a claim is taken away, or its session ends. What sarama has
-// fetched for it is dropped: the partition is read past it.
-func drain(ctx context.Context, claim sarama.ConsumerGroupClaim) {
+// fetched for it is dropped: the partition is read past it. It also returns,
+// which ends the session, where the task has ended and the claim stays: half
+// an index that an assignment leaves behind would lie idle for ever.
+func (m *Member) drain(ctx context.Context, claim sarama.ConsumerGroupClaim, e *entry, side record.Side) {
+	done := e.task.Done()
 	for {
 		select {
 		case _, open := <-claim.Messages():
@@ -22,6 +26,13 @@ func drain(ctx context.Context, claim sarama.ConsumerGroupClaim) {
 		case <-ctx.Done():
 			// A claim that redials its broker does not close for a while.
 			return
+		case <-done:
+			if m.owns(side, claim.Partition()) && ctx.Err() == nil {
+				m.log.Warn("a task ended while its claim stays, joining the group again",
+					zap.String("topic", claim.Topic()), zap.Int32("partition", claim.Partition()))
+				return
+			}
+			done = nil // the claim closes soon
 		}
 	}
 }
