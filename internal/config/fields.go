@@ -22,11 +22,6 @@ type field struct {
 // name is the last part of the key.
 func (f field) name() string { return f.key[strings.LastIndexByte(f.key, '.')+1:] }
 
-// env is the environment variable of the key.
-func (f field) env() string { return EnvName(f.key) }
-
-func (f field) secret() bool { return f.value.Type() == reflect.TypeFor[Secret]() }
-
 // EnvName returns the environment variable that sets key.
 func EnvName(key string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))

@@ -34,16 +34,9 @@ type Loaded struct {
 	// effect.
 	Warnings []string
 
-	sources map[string]string // by key; a key that is missing has its default
-}
-
-// Source says where key was set: "config.yaml:12", "JOINER_GROUP_ID", "--set",
-// or "default".
-func (l *Loaded) Source(key string) string {
-	if s, ok := l.sources[key]; ok {
-		return s
-	}
-	return "default"
+	// sources says by key where it was set: "config.yaml:12",
+	// "JOINER_GROUP_ID", "--set"; a key that is missing has its default.
+	sources map[string]string
 }
 
 // Load reads the configuration from its sources and checks it. The error is
@@ -155,7 +148,7 @@ func (l *loader) check() {
 	for _, key := range l.faults.Keys() {
 		unread[key] = true
 	}
-	for _, f := range l.loaded.Config.faults() {
+	for _, f := range l.loaded.faults() {
 		if unread[f.Key] {
 			continue
 		}
@@ -163,5 +156,5 @@ func (l *loader) check() {
 		l.faults = append(l.faults, f)
 	}
 	l.faults.sortByKey(l.schema.order)
-	l.loaded.Warnings = append(l.loaded.Warnings, l.loaded.Config.warnings()...)
+	l.loaded.Warnings = append(l.loaded.Warnings, l.loaded.warnings()...)
 }

@@ -2,6 +2,7 @@ package enrich
 
 import (
 	"encoding/base64"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -112,17 +113,6 @@ func AppendCitation(dst []byte, c Citation) []byte {
 	return strconv.AppendInt(append(dst, '/'), c.Next, 10)
 }
 
-// Header returns the value of the last header of that name; ok is false where
-// there is none.
-func Header(headers []record.Header, name string) (value []byte, ok bool) {
-	for i := len(headers) - 1; i >= 0; i-- {
-		if string(headers[i].Key) == name {
-			return headers[i].Value, true
-		}
-	}
-	return nil, false
-}
-
 // NewAlert returns the enriched alert of the notification r as an output for
 // topic, in the partition and with the timestamp of the notification. cited is
 // nil where nobody was asked or answered. Owner and Seq are the caller's to
@@ -172,17 +162,12 @@ func WithoutValue(o *record.Output) *record.Output {
 	if o.Value != nil {
 		c.Value = []byte{}
 	}
-	c.Headers = append(o.Headers[:len(o.Headers):len(o.Headers)], record.Header{
+	c.Headers = append(slices.Clip(c.Headers), record.Header{
 		Key:   []byte(HeaderValueBytes),
 		Value: strconv.AppendInt(nil, int64(len(o.Value)), 10),
 	})
 	return &c
 }
-
-// DeadLetterPartition returns where the dead letter of a record of partition
-// goes, in a topic of count partitions (at least 1): the same number, or that
-// modulo count where the topic has fewer.
-func DeadLetterPartition(partition, count int32) int32 { return partition % count }
 
 // builder makes an output whose bytes lie in one buffer. The slices that it
 // hands out stay right where the buffer has to grow, only then it is not one.

@@ -8,22 +8,9 @@ import (
 	"joiner/internal/record"
 )
 
-// FromMessage returns what a claim delivered as a record. Key, value and
-// headers alias the message; null stays nil and empty stays non-nil. Where the
-// topic stamps records itself (LogAppendTime), sarama has already put the
-// batch's timestamp in.
-func FromMessage(m *sarama.ConsumerMessage) record.Record {
-	return record.Record{
-		Offset:    m.Offset,
-		Timestamp: timestamp(m.Timestamp),
-		Key:       m.Key,
-		Value:     m.Value,
-		Headers:   headers(m.Headers),
-	}
-}
-
-// FromRecord returns a record of a fetched batch. A topic that stamps records
-// itself (LogAppendTime) has one timestamp a batch, its highest.
+// FromRecord returns a record of a fetched batch. Key, value and headers alias
+// it; null stays nil and empty stays non-nil. A topic that stamps records itself
+// (LogAppendTime) has one timestamp a batch, its highest.
 func FromRecord(b *sarama.RecordBatch, r *sarama.Record) record.Record {
 	at := b.FirstTimestamp.Add(r.TimestampDelta)
 	if b.LogAppendTime {

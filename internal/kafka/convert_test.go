@@ -10,22 +10,6 @@ import (
 	"joiner/internal/record"
 )
 
-func TestFromMessage(t *testing.T) {
-	got := FromMessage(&sarama.ConsumerMessage{
-		Topic: "t", Partition: 3, Offset: 7,
-		Timestamp: time.UnixMicro(1767582000123999),
-		Key:       []byte{}, Value: nil,
-		Headers: []*sarama.RecordHeader{{Key: []byte("a"), Value: []byte("1")}, {Key: []byte("a")}},
-	})
-	want := record.Record{
-		Offset: 7, Timestamp: 1767582000123, Key: []byte{},
-		Headers: []record.Header{{Key: []byte("a"), Value: []byte("1")}, {Key: []byte("a")}},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
 func TestTimestamps(t *testing.T) {
 	for name, test := range map[string]struct {
 		at   time.Time
@@ -37,7 +21,7 @@ func TestTimestamps(t *testing.T) {
 		"1970":            {time.UnixMilli(0), 0},
 		"now":             {time.UnixMilli(1767582000123), 1767582000123},
 	} {
-		if got := FromMessage(&sarama.ConsumerMessage{Timestamp: test.at}).Timestamp; got != test.want {
+		if got := timestamp(test.at); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
 	}
@@ -45,8 +29,14 @@ func TestTimestamps(t *testing.T) {
 
 func TestFromRecord(t *testing.T) {
 	b := &sarama.RecordBatch{FirstOffset: 10, FirstTimestamp: time.UnixMilli(1000), MaxTimestamp: time.UnixMilli(5000)}
-	r := &sarama.Record{OffsetDelta: 2, TimestampDelta: 3 * time.Millisecond, Key: []byte("k")}
-	want := record.Record{Offset: 12, Timestamp: 1003, Key: []byte("k")}
+	r := &sarama.Record{
+		OffsetDelta: 2, TimestampDelta: 3*time.Millisecond + 999*time.Microsecond, Key: []byte{}, Value: nil,
+		Headers: []*sarama.RecordHeader{{Key: []byte("a"), Value: []byte("1")}, {Key: []byte("a")}},
+	}
+	want := record.Record{
+		Offset: 12, Timestamp: 1003, Key: []byte{},
+		Headers: []record.Header{{Key: []byte("a"), Value: []byte("1")}, {Key: []byte("a")}},
+	}
 	if diff := cmp.Diff(want, FromRecord(b, r)); diff != "" {
 		t.Error(diff)
 	}

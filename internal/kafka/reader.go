@@ -35,9 +35,8 @@ func (e *AboveEnd) Error() string {
 }
 
 const (
-	readBytes    = 1 << 20  // a fetch of Read
-	skimBytes    = 16 << 10 // the first fetch of Skim, which wants one record
-	maxReadBytes = 1 << 30  // no broker takes a larger batch
+	readBytes    = 1 << 20 // a fetch of Read
+	maxReadBytes = 1 << 30 // no broker takes a larger batch
 	// idlePoll is how long to wait at the end for more. The wait is here and
 	// not at the broker, where it would hold the connection.
 	idlePoll = 25 * time.Millisecond
@@ -88,7 +87,7 @@ func (r *Reader) Read(
 	each func([]record.Record) error, progress func(position int64),
 ) error {
 	var buf []record.Record
-	s := scan{Reader: r, partition: partition{topic, id}, position: from, bytes: readBytes, least: readBytes}
+	s := scan{Reader: r, partition: partition{topic, id}, position: from, bytes: readBytes}
 	for s.position < to {
 		before := s.position
 		c, err := s.step(ctx, buf[:0])
@@ -120,39 +119,12 @@ func below(records []record.Record, to int64) []record.Record {
 	return records[:n]
 }
 
-// Skim returns the offset of the first visible record at or above from, or the
-// partition's end for the clients' isolation level where there is none. Its
-// errors are those of Read.
-func (r *Reader) Skim(ctx context.Context, topic string, id int32, from int64) (int64, error) {
-	s := scan{Reader: r, partition: partition{topic, id}, position: from, bytes: skimBytes, least: skimBytes}
-	for {
-		before := s.position
-		c, err := s.step(ctx, nil)
-		if err != nil {
-			return 0, err
-		}
-		if len(c.records) > 0 {
-			return c.records[0].Offset, nil
-		}
-		if s.position >= c.end {
-			return s.position, nil
-		}
-		if s.position > before {
-			// Much that is invisible: take larger steps.
-			s.bytes = min(2*s.bytes, readBytes)
-		} else if !c.partial && !pause(ctx, idlePoll) {
-			return 0, fmt.Errorf("skimming %s/%d at offset %d, end %d: %w", topic, id, s.position, c.end, ctx.Err())
-		}
-	}
-}
-
 // scan is a position in a partition that moves.
 type scan struct {
 	*Reader
 	partition
 	position int64
-	bytes    int32 // to ask for
-	least    int32 // to go back to after a large batch
+	bytes    int32 // to ask for: more than readBytes for a large batch
 }
 
 // step fetches once at the position and moves it over what is then known.
@@ -179,7 +151,7 @@ func (s *scan) step(ctx context.Context, buf []record.Record) (chunk, error) {
 	case c.partial:
 		s.bytes *= 2
 	case c.next > s.position:
-		s.bytes = max(s.least, min(s.bytes, readBytes))
+		s.bytes = readBytes
 	}
 	s.position = max(s.position, c.next)
 	return c, nil

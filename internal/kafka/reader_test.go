@@ -54,15 +54,6 @@ func bounds(t *testing.T, c *Clients, topic string, partition int32) (start, end
 	return start, end
 }
 
-func skim(t *testing.T, c *Clients, topic string, partition int32, from int64) int64 {
-	t.Helper()
-	next, err := c.Reader.Skim(deadline(t), topic, partition, from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return next
-}
-
 func TestReaderPassesOverTransactions(t *testing.T) {
 	k := anyCluster(t)
 	topic := k.topic(t, 1, nil)
@@ -108,14 +99,6 @@ func TestReaderPassesOverTransactions(t *testing.T) {
 	if got := readAll(t, committed, topic, 0, 5, 5); len(got) != 0 {
 		t.Errorf("an empty range shows %v", got)
 	}
-	for from, next := range map[int64]int64{0: 0, 1: 1, 3: 7, 4: 7, 6: 7, 8: 10, 10: 10, 11: 12, 12: 12} {
-		if got := skim(t, committed, topic, 0, from); got != next {
-			t.Errorf("skim from %d: %d, want %d", from, got, next)
-		}
-	}
-	if got := skim(t, uncommitted, topic, 0, 4); got != 4 {
-		t.Errorf("uncommitted skim from 4: %d", got)
-	}
 }
 
 func TestReaderStopsAtAnOpenTransaction(t *testing.T) {
@@ -134,9 +117,6 @@ func TestReaderStopsAtAnOpenTransaction(t *testing.T) {
 
 	if _, end := bounds(t, c, topic, 0); end != 1 {
 		t.Errorf("end %d with a transaction open at 1", end)
-	}
-	if got := skim(t, c, topic, 0, 1); got != 1 {
-		t.Errorf("skim ends at %d, want the last stable offset, 1", got)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
@@ -197,9 +177,6 @@ func TestReaderTakesLargeRecordsAndKeepsNullApart(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if next := skim(t, c, topic, 0, 2); next != 2 {
-		t.Errorf("skim over a large record: %d", next)
-	}
 }
 
 func TestReaderPassesOnTheErrorOfEach(t *testing.T) {
@@ -228,16 +205,10 @@ func TestReaderFollowsTheLogsStart(t *testing.T) {
 	if diff := cmp.Diff([]string{"d", "e"}, readAll(t, c, topic, 0, 0, 5)); diff != "" {
 		t.Error(diff)
 	}
-	if got := skim(t, c, topic, 0, 1); got != 3 {
-		t.Errorf("skim from below the start: %d, want 3", got)
-	}
 	var above *AboveEnd
 	err := c.Reader.Read(deadline(t), topic, 0, 9, 12, func([]record.Record) error { return nil }, nil)
 	if !errors.As(err, &above) || above.End != 5 || above.Offset != 9 {
 		t.Errorf("reading above the end: %v", err)
-	}
-	if _, err := c.Reader.Skim(deadline(t), topic, 0, 9); !errors.As(err, &above) {
-		t.Errorf("skimming above the end: %v", err)
 	}
 }
 
