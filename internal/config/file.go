@@ -135,14 +135,14 @@ func (d *document) leaf(f field, line int, node *yaml.Node) {
 func (d *document) list(f field, node *yaml.Node) (any, *problem) {
 	switch f.value.Interface().(type) {
 	case []string:
-		return textList(f, node)
+		return textList(node)
 	case []Reserved:
 		return reservedList(node)
 	}
 	return nil, &problem{"is a list, and one value is wanted", "write the value alone"}
 }
 
-func textList(f field, node *yaml.Node) (any, *problem) {
+func textList(node *yaml.Node) (any, *problem) {
 	list := make([]string, 0, len(node.Content))
 	for i, element := range node.Content {
 		element = resolve(element)

@@ -155,7 +155,7 @@ func TestSecretFilesAreReadAtEachCall(t *testing.T) {
 	sasl := SASL{PasswordFile: name, ClientSecretFile: name}
 	peer := Peer{TokenFile: name}
 	for text, want := range map[string]Secret{
-		"one\n": "one", "two": "two", "three\n\n": "three\n", "four\r\n": "four", " five ": " five ",
+		"one\n": "one", "two": "two", "three\n\n": "three\n", "four\r\n": "four", "\x20five\x20": " five ",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

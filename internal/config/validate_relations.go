@@ -225,7 +225,7 @@ func (f *checker) listeners() {
 // that it has.
 func (c *Config) warnings() []string {
 	var out []string
-	warn := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	warn := func(text string) { out = append(out, text) }
 	t, s, p := c.Kafka.TLS, c.Kafka.SASL, c.Peer.TLS
 	if !t.Enabled && (t != KafkaTLS{}) {
 		warn("kafka.tls has no effect while kafka.tls.enabled is false: connections to brokers are not encrypted")

@@ -60,7 +60,7 @@ type cuttable struct {
 func (c *cuttable) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if err == nil && c.proxy.cutNow() {
-		_ = c.Conn.Close()
+		_ = c.Close()
 		return 0, net.ErrClosed
 	}
 	return n, err

@@ -147,12 +147,12 @@ func (p *probe) topics(t *testing.T) {
 }
 
 func (p *probe) configs(t *testing.T) {
-	entries, err := p.admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: "a"})
-	if err != nil {
-		t.Fatal(err)
+	results, err := p.admin.DescribeConfigs([]*sarama.ConfigResource{{Type: sarama.TopicResource, Name: "a"}}, sarama.DescribeConfigsOptions{})
+	if err != nil || len(results) != 1 {
+		t.Fatalf("%d results: %v", len(results), err)
 	}
 	got := map[string]string{}
-	for _, e := range entries {
+	for _, e := range results[0].Configs {
 		got[e.Name] = e.Value
 	}
 	for _, key := range []string{"max.message.bytes", "message.timestamp.type", "retention.ms", "cleanup.policy"} {
@@ -431,7 +431,7 @@ func (m *member) ConsumeClaim(_ sarama.ConsumerGroupSession, claim sarama.Consum
 	m.mu.Lock()
 	m.started[fmt.Sprintf("%s/%d", claim.Topic(), claim.Partition())]++
 	m.mu.Unlock()
-	for range claim.Messages() { //nolint:revive // drained, nothing more
+	for range claim.Messages() { // drained, nothing more
 	}
 	return nil
 }

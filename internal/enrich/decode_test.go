@@ -48,7 +48,7 @@ func TestParsePath(t *testing.T) {
 		`\record`:    {"record"},
 		`quote.key`:  {"quote", "key"},
 		`日経.225`:     {"日経", "225"},
-		` x `:        {" x "},
+		"\x20x\x20":  {" x "},
 	} {
 		if got, err := ParsePath(path); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %q, %v; want %q", path, got, err, want)

@@ -121,8 +121,9 @@ func scanMembers(b []byte, i, depth int, n *node, out *picks) int {
 		if i >= len(b) || b[i] != '"' {
 			return ^i
 		}
-		from, escaped := i+1, false
-		if i, escaped = scanString(b, from); i < 0 {
+		from := i + 1
+		end, escaped := scanString(b, from)
+		if i = end; i < 0 {
 			return i
 		}
 		var child *node

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -57,14 +58,7 @@ func (c *conns) Dial(network, address string) (net.Conn, error) {
 		_ = conn.Close()
 		return nil, net.ErrClosed
 	}
-	live := c.open[:0]
-	for _, old := range c.open {
-		if !isClosed(old) {
-			live = append(live, old)
-		}
-	}
-	clear(c.open[len(live):])
-	c.open = append(live, conn)
+	c.open = append(slices.DeleteFunc(c.open, isClosed), conn)
 	return conn, nil
 }
 

@@ -108,7 +108,7 @@ func TestConfigOf(t *testing.T) {
 		"refused": {&sarama.ResourceResponse{ErrorCode: 29}, TopicConfig{Err: sarama.ErrTopicAuthorizationFailed}},
 	} {
 		if got := configOf(test.in); got != test.want {
-			t.Errorf("%s: %s", name, cmp.Diff(test.want, got, cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) })))
+			t.Errorf("%s: %s", name, cmp.Diff(test.want, got, cmp.Comparer(errors.Is)))
 		}
 	}
 }

@@ -55,7 +55,7 @@ func groupOptions(o *Options) {
 }
 
 // consume runs Consume once and returns a channel with its end.
-func consume(t *testing.T, ctx context.Context, c *Clients, topic string) (*handler, sarama.ConsumerGroup, chan error) {
+func consume(ctx context.Context, t *testing.T, c *Clients, topic string) (*handler, sarama.ConsumerGroup, chan error) {
 	t.Helper()
 	group, err := c.Group()
 	if err != nil {
@@ -88,7 +88,7 @@ func TestGroupConsumesAndCommits(t *testing.T) {
 	c := k.connect(t, groupOptions)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	h, group, ended := consume(t, ctx, c, topic)
+	h, group, ended := consume(ctx, t, c, topic)
 	eventually(t, "all records", func() bool { return h.records.Load() == 6 })
 
 	refused, err := c.CommitOffsets(deadline(t), h.generation(c), offsets{topic: {0: 2, 1: 1}})
@@ -124,7 +124,7 @@ func TestSessionSurvivesTheCoordinatorsAbsence(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	h, _, ended := consume(t, ctx, c, topic)
+	h, _, ended := consume(ctx, t, c, topic)
 	eventually(t, "all claims", func() bool { return h.started.Load() == 4 })
 	before := h.generation(c)
 	for range 2 {
@@ -162,7 +162,7 @@ func TestSessionSurvivesTheCoordinatorsMove(t *testing.T) {
 	c := k.connect(t, groupOptions)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	h, _, _ := consume(t, ctx, c, topic)
+	h, _, _ := consume(ctx, t, c, topic)
 	eventually(t, "all claims", func() bool { return h.started.Load() == 2 })
 	faults := k.fake.Fake().Fault(kfake.Fault{
 		Keys: []kmsg.Key{kmsg.Heartbeat}, Group: c.opts.GroupID, TopLevel: true, Err: kerr.NotCoordinator, Count: 3,
@@ -239,7 +239,7 @@ func TestInterruptJoin(t *testing.T) {
 		return nil, nil, false
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	_, group, ended := consume(t, ctx, c, topic)
+	_, group, ended := consume(ctx, t, c, topic)
 	<-joining
 	cancel()
 	c.InterruptJoin()
@@ -256,7 +256,7 @@ func TestLeaveAfterInterruptJoin(t *testing.T) {
 	topic := k.topic(t, 1, nil)
 	c := k.connect(t, groupOptions)
 	ctx, cancel := context.WithCancel(context.Background())
-	h, group, ended := consume(t, ctx, c, topic)
+	h, group, ended := consume(ctx, t, c, topic)
 	eventually(t, "a claim", func() bool { return h.started.Load() == 1 })
 	cancel()
 	c.InterruptJoin()

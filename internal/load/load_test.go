@@ -169,10 +169,10 @@ func placed(t *testing.T, c *embedded.Cluster, opts Options) {
 func TestMissingAndDoubledAlertsAreCounted(t *testing.T) {
 	c := start(t, marketTopic, noteTopic, alertTopic)
 	startCopier(t, c, func(n int64) int {
-		switch {
-		case n%10 == 0:
+		switch n % 10 {
+		case 0:
 			return 0
-		case n%10 == 1:
+		case 1:
 			return 2
 		default:
 			return 1

@@ -222,15 +222,11 @@ func TestTrackerCountsEachNotificationOnce(t *testing.T) {
 		notes := rapid.IntRange(1, 40).Draw(t, "notes")
 		copies := rapid.SliceOfN(rapid.IntRange(0, 3), notes, notes).Draw(t, "copies")
 		// Ours are every second offset; the others are foreign, with alerts too.
-		type step struct {
-			ack    bool
-			offset int64
-		}
-		var alerts []step
+		var alerts []int64
 		answered, duplicates := int64(0), int64(0)
 		for i, n := range copies {
 			for range n {
-				alerts = append(alerts, step{offset: int64(2 * i)}, step{offset: int64(2*i + 1)})
+				alerts = append(alerts, int64(2*i), int64(2*i+1))
 			}
 			if n > 0 {
 				answered, duplicates = answered+1, duplicates+int64(n-1)
@@ -242,11 +238,11 @@ func TestTrackerCountsEachNotificationOnce(t *testing.T) {
 			tr.acknowledged(0, int64(2*next), base)
 			next++
 		}
-		for _, a := range alerts {
+		for _, offset := range alerts {
 			for next < notes && rapid.Bool().Draw(t, "ack first") {
 				ack()
 			}
-			tr.alert(source(0, a.offset), base.Add(time.Second))
+			tr.alert(source(0, offset), base.Add(time.Second))
 		}
 		for next < notes {
 			ack()
