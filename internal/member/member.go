@@ -166,6 +166,7 @@ func (m *Member) OnAssigned(a assign.Assignment) {
 		}
 	}
 	m.noteIdle()
+	m.noteTaken(before)
 	m.count(before)
 	m.log.Info("assigned",
 		zap.Int32("generation", a.Generation),
@@ -215,6 +216,20 @@ func (m *Member) noteIdle() {
 			if m.halves(index) == [record.Sides]bool{} {
 				delete(m.idleFrom, index)
 			}
+		}
+	}
+}
+
+// noteTaken begins the pause of an index that comes at once, since its owner has
+// left the group: it lay idle from before this member heard of the rebalance,
+// which is the earliest that this member knows.
+func (m *Member) noteTaken(before [record.Sides][]int32) {
+	if m.joinAt.IsZero() {
+		return
+	}
+	for _, index := range union(m.claims) {
+		if m.idleFrom[index].IsZero() && !slices.Contains(union(before), index) {
+			m.idleFrom[index] = m.joinAt
 		}
 	}
 }
