@@ -241,7 +241,7 @@ func (t *Task) Abandoned() int { return int(t.abandoned.Load()) }
 // flag, so it may be called under anybody's locks.
 func (t *Task) Freeze() {
 	t.frozen.Store(true)
-	t.cancel() // ends a restore or a skim under way
+	t.cancel() // ends a restore under way
 	t.poke()
 }
 

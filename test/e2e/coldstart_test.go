@@ -186,12 +186,13 @@ func watchStart(t *testing.T, pods Pods) start {
 // look asks for readiness and then for the two metrics, which it takes out of
 // the text: a parser would take longer than the start.
 func look(p *Proc) (s sample, err error) {
-	status, body, err := p.Get("/readyz")
+	status, _, err := p.Get("/readyz")
 	if err != nil {
 		return s, err
 	}
 	s.ready = status == http.StatusOK
-	if _, body, err = p.Get("/metrics"); err != nil {
+	_, body, err := p.Get("/metrics")
+	if err != nil {
 		return s, err
 	}
 	for line := range strings.Lines(string(body)) {

@@ -143,7 +143,7 @@ func checkOnce(f *faults, notes map[int32][]*sarama.ConsumerMessage, alerts []Al
 		note := owed[s]
 		switch {
 		case note == nil:
-			f.add("foreign", "alert at %d/%d is of offset %d, where no notification lies", a.Partition, a.ConsumerMessage.Offset, s.offset)
+			f.add("foreign", "alert at %d/%d is of offset %d, where no notification lies", a.Partition, a.Offset, s.offset)
 			continue
 		case done[s]:
 			f.add("doubled", "notification %v", s)

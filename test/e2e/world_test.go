@@ -246,8 +246,11 @@ func (w *World) Ends(topic string) map[int32]int64 {
 
 func (w *World) ends(topic string) (map[int32]int64, error) {
 	topics, err := w.Admin().DescribeTopics([]string{topic})
-	if err != nil || len(topics) != 1 || topics[0].Err != sarama.ErrNoError {
-		return nil, fmt.Errorf("describing topic %s: %v, %v", topic, err, topics)
+	if err != nil {
+		return nil, fmt.Errorf("describing topic %s: %w", topic, err)
+	}
+	if len(topics) != 1 || topics[0].Err != sarama.ErrNoError {
+		return nil, fmt.Errorf("describing topic %s: %v", topic, topics)
 	}
 	ask := make(map[int32]int64)
 	for _, p := range topics[0].Partitions {
