@@ -581,7 +581,34 @@ func TestTaskPause(t *testing.T) {
 				w.assign(nil, nil) // nobody has it
 				time.Sleep(2 * time.Second)
 				w.assign(nil, nil)
+				time.Sleep(time.Second)
+				w.m.Joining()
+				time.Sleep(time.Second)
+				w.assign(one(3), one(3))
+				run(w, time.Second)
+			},
+			want: []time.Duration{5 * time.Second},
+		},
+		"comes at once: its owner has left": {
+			change: func(w *world) {
+				w.assignWith(&assign.Directory{Owners: map[string][]string{noteTopic: {3: "you"}}}, nil, nil)
+				time.Sleep(time.Hour)
+				w.m.Joining()
 				time.Sleep(2 * time.Second)
+				w.assign(one(3), one(3))
+				run(w, time.Second)
+			},
+			want: []time.Duration{3 * time.Second},
+		},
+		"stays through a rebalance": {
+			change: func(w *world) {
+				w.assign(one(3), one(3))
+				run(w, time.Second)
+				w.m.Joining()
+				time.Sleep(2 * time.Second)
+				w.assign(one(3), one(3))
+				w.group.end <- errors.New("broken")
+				time.Sleep(4 * time.Second)
 				w.assign(one(3), one(3))
 				run(w, time.Second)
 			},
