@@ -34,6 +34,6 @@ COPY --from=build /out/joiner /joiner
 WORKDIR /etc/joiner
 # A number, so that Kubernetes can tell that it is not root.
 USER 65532:65532
-EXPOSE 8080 8081
+EXPOSE 8080
 ENTRYPOINT ["/joiner"]
 CMD ["run"]

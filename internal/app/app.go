@@ -101,7 +101,7 @@ func New(o Options) (*App, error) {
 	})
 	if a.strats, err = assign.New(assign.Options{
 		Strategy: c.Group.Strategy, UpgradeFrom: c.Group.UpgradeFrom, Topics: a.topics[:],
-		Identity:     assign.Identity{ID: o.Identity},
+		Identity:     assign.Identity{ID: o.Identity, Address: advertised(c.Peer)},
 		OnAssignment: a.assigned, OnJoin: a.member.Joining, Log: a.log,
 	}); err != nil {
 		return nil, err
@@ -219,7 +219,7 @@ func (a *App) connect(ctx context.Context, s *stack) error {
 	}
 	a.clients = clients
 	s.push("kafka clients", func(context.Context) error { return clients.Close() })
-	a.fetcher = clients.NewFetcher(kafka.FetcherOptions{})
+	a.fetcher = clients.NewFetcher(kafka.FetcherOptions{OutOfRange: a.outOfRange})
 	s.push("fetcher", func(context.Context) error { a.fetcher.Close(); return nil })
 	if err := a.startWriter(s); err != nil {
 		return err
@@ -258,6 +258,24 @@ func (a *App) kafkaOptions() kafka.Options {
 func (a *App) assigned(as assign.Assignment) {
 	a.places.learn(as.Directory)
 	a.member.OnAssigned(as)
+}
+
+// outOfRange says where to go on reading a partition whose position is not in
+// the log. Below the log's start it is the start. Above the end the log was
+// truncated or the topic made anew: the task begins anew as well, with an empty
+// table, since positions never go back within one.
+func (a *App) outOfRange(topic string, partition int32, at, start, end int64) int64 {
+	side := record.Notification
+	if topic == a.topics[record.Market] {
+		side = record.Market
+	}
+	a.metrics.OffsetReset(side)
+	a.log.Warn("the position is not in the log any more", zap.String("topic", topic), zap.Int32("partition", partition),
+		zap.Int64("position", at), zap.Int64("log_start", start), zap.Int64("log_end", end))
+	if at > end {
+		a.member.Reset(partition)
+	}
+	return start
 }
 
 // fetcher is the clients' fetcher as the member sees it.

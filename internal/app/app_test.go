@@ -440,3 +440,45 @@ func TestBrokersAway(t *testing.T) {
 		t.Errorf("stop: %v", err)
 	}
 }
+
+// A topic that is made anew while the pod runs begins at its start: what it
+// holds is joined, not skipped up to the old position.
+func TestNotificationsMadeAnewWhileRunning(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	p := s.start(nil)
+	p.awaitReady()
+	at := time.Now().Add(-time.Minute)
+	for range 5 {
+		s.send("notifications", home("BBCA"), "BBCA", `{"life":1}`, at)
+	}
+	s.alerts("enriched-alerts", 5)
+	admin, err := sarama.NewClusterAdminFromClient(s.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.DeleteTopic("notifications"); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.CreateTopic("notifications", &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.client.RefreshMetadata("notifications"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		s.send("notifications", home("BBCA"), "BBCA", `{"life":2}`, at)
+	}
+	second := 0
+	for _, m := range s.alerts("enriched-alerts", 7) {
+		a, err := enrich.ParseAlert(m.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(a.Notification) == `{"life":2}` {
+			second++
+		}
+	}
+	if second != 2 {
+		t.Errorf("%d alerts of the new topic, want 2", second)
+	}
+}

@@ -2,8 +2,10 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/IBM/sarama"
 	"go.uber.org/zap"
 
 	"joiner/internal/kafka"
@@ -54,6 +56,11 @@ func (a *App) startLatest(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("notification.start: %w", err)
 	}
+	for p, err := range refused[topic] {
+		if !taken(err) {
+			return fmt.Errorf("notification.start: committing the start of %s/%d: %w", topic, p, err)
+		}
+	}
 	if len(refused) > 0 {
 		// Another pod was first and has members by now; it has committed the start.
 		a.log.Info("the group already has members, which have chosen where notifications begin")
@@ -61,4 +68,10 @@ func (a *App) startLatest(ctx context.Context) error {
 	}
 	a.log.Info("a group without commits begins at the end of the notifications", zap.String("topic", topic))
 	return nil
+}
+
+// taken reports whether a commit was refused because the group has members.
+func taken(err error) bool {
+	return errors.Is(err, sarama.ErrUnknownMemberId) || errors.Is(err, sarama.ErrIllegalGeneration) ||
+		errors.Is(err, sarama.ErrRebalanceInProgress)
 }

@@ -64,12 +64,14 @@ func (o *outputs) look(ctx context.Context, every time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, max(every, 5*time.Second))
 	defer cancel()
 	err := o.lookOnce(ctx)
-	if ctx.Err() == nil && err != nil {
-		o.log.Warn("output topics are not as they should be", zap.Error(err))
-	}
 	o.mu.Lock()
+	news := fmt.Sprint(err) != fmt.Sprint(o.err)
 	o.err = err
 	o.mu.Unlock()
+	if err != nil && news && ctx.Err() == nil {
+		o.log.Warn("output topics are not as they should be, looking again from time to time",
+			zap.Duration("every", every), zap.Error(err))
+	}
 }
 
 func (o *outputs) lookOnce(ctx context.Context) error {

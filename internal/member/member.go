@@ -201,21 +201,13 @@ func (m *Member) noteIdle() {
 		})
 		return
 	}
-	for side, topic := range m.o.Topics {
-		if record.Side(side) != record.Notification {
-			continue
-		}
-		for p, owner := range m.dir.Owners[topic] {
-			index := int32(p)
-			if owner == "" {
-				if m.idleFrom[index].IsZero() {
-					m.idleFrom[index] = now
-				}
-				continue
-			}
-			if m.halves(index) == [record.Sides]bool{} {
-				delete(m.idleFrom, index)
-			}
+	for p, owner := range m.dir.Owners[m.o.Topics[record.Notification]] {
+		index := int32(p)
+		switch {
+		case owner == "" && m.idleFrom[index].IsZero():
+			m.idleFrom[index] = now
+		case owner != "" && m.halves(index) == [record.Sides]bool{}:
+			delete(m.idleFrom, index)
 		}
 	}
 }
@@ -316,9 +308,10 @@ func (m *Member) Setup(s sarama.ConsumerGroupSession) error {
 
 // Cleanup implements sarama.ConsumerGroupHandler. Every task has been
 // committed by then, before its claims returned.
-func (m *Member) Cleanup(sarama.ConsumerGroupSession) error {
+func (m *Member) Cleanup(s sarama.ConsumerGroupSession) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.lastID = s.MemberID() // a cooperative session may have got a new one
 	m.session = nil
 	return nil
 }
@@ -412,11 +405,12 @@ func (m *Member) letGo(index int32, e *entry) {
 func (m *Member) countTasks() {
 	var n [metrics.TaskStates]int
 	for _, e := range m.tasks {
-		if e.task.State() < task.Running {
+		switch s := e.task.State(); {
+		case s < task.Running:
 			n[metrics.Restoring]++
-			continue
+		case s == task.Running:
+			n[metrics.Running]++
 		}
-		n[metrics.Running]++
 	}
 	for s := range n {
 		m.o.Metrics.Tasks[s].Set(float64(n[s]))
@@ -438,7 +432,18 @@ func (m *Member) Session() (s Session, ok bool) {
 func (m *Member) LastID() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.session != nil {
+		return m.session.MemberID()
+	}
 	return m.lastID
+}
+
+// Reset ends the task of an index whose position is not in the log any more.
+// Its claims then end the session, and the group begins the partition anew.
+func (m *Member) Reset(index int32) {
+	if t := m.Task(index); t != nil {
+		t.Freeze()
+	}
 }
 
 // Task returns the running task of an index, nil where there is none.

@@ -154,6 +154,10 @@ func (m *Metrics) readiness() float64 {
 	return 1
 }
 
+// OffsetReset counts a position of the side's topic that was moved because it
+// was not in the log any more.
+func (m *Metrics) OffsetReset(side record.Side) { m.shared.OffsetResets[side].Inc() }
+
 // SetRetention says how long the side's topic keeps records, for
 // joiner_retention_headroom_seconds; zero or less is for ever, or unknown.
 func (m *Metrics) SetRetention(side record.Side, retention time.Duration) {

@@ -123,7 +123,7 @@ func (t *Task) deliver(side record.Side, recs []record.Record, size int, positio
 	}
 	t.seq++
 	in.seq = t.seq
-	in.came = nowMillis()
+	in.came = t.clock()
 	in.held += len(recs)
 	in.heldBytes += size
 	in.queue(recs, size) // the batch may be empty from here on

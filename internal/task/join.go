@@ -49,6 +49,11 @@ func (t *Task) join(p *place) {
 	}
 	if behind == nil && p.join.final {
 		p.plain = true
+		if t.ledger.crowded {
+			// Outputs are not settling: the record would hold its whole fetch
+			// response in memory until they do.
+			p.keep()
+		}
 		t.dispatch(p)
 		return
 	}
@@ -70,7 +75,15 @@ func (p *place) keep() {
 		h.Key, h.Value = bytes.Clone(h.Key), bytes.Clone(h.Value)
 	}
 	p.note.Symbol = bytes.Clone(p.note.Symbol)
+	p.join.own(p.note.Symbol)
 	p.size = p.rec.Size()
+}
+
+// own gives a match that is not encoded at once its own bytes: the table uses
+// a price's again with the symbol's next tick, and the symbol is the record's.
+func (j *joinState) own(symbol []byte) {
+	j.match.Symbol = symbol
+	j.match.Price = bytes.Clone(j.match.Price)
 }
 
 // plan lists the partitions that may hold the symbol's price: where the
@@ -194,6 +207,7 @@ func (t *Task) answered(r placeAnswer) {
 	case NoPrice:
 		j.at++
 		t.resolve(p)
+		j.own(p.note.Symbol)
 	case NotAsked:
 		t.outcome(p, record.Miss)
 	default:
@@ -220,8 +234,12 @@ func (t *Task) missed(p *place) {
 		t.outcome(p, record.Miss)
 		return
 	}
+	if t.o.Mine[record.Market] && (j.home == t.o.Index || j.home == AnyPartition) && t.lookHere(p) {
+		j.own(p.note.Symbol) // its tick came while somebody else was asked
+		return
+	}
 	if j.home != t.o.Index || !t.o.Mine[record.Market] {
-		j.again = nowMillis() + record.Millis(askAgain.Milliseconds())
+		j.again = t.clock() + record.Millis(askAgain.Milliseconds())
 		t.merge.asks = append(t.merge.asks, p)
 		t.wakeBy(j.again)
 	}
@@ -234,7 +252,7 @@ func (t *Task) mayWait(p *place) bool {
 	if t.o.Wait <= 0 {
 		return false
 	}
-	now := nowMillis()
+	now := t.clock()
 	if j.waiting {
 		return now < j.deadline
 	}
@@ -260,7 +278,9 @@ func (t *Task) priceCame(symbol []byte) {
 			continue
 		}
 		j.begun = time.Now()
-		t.lookHere(p)
+		if t.lookHere(p) {
+			j.own(p.note.Symbol) // it may have to wait for those before it
+		}
 	}
 	t.advanceSymbol(string(symbol), l)
 }
@@ -271,7 +291,7 @@ func (t *Task) expireWaits() {
 	if len(w.places) == 0 {
 		return
 	}
-	now := nowMillis()
+	now := t.clock()
 	for len(w.places) > 0 {
 		p := w.places[0]
 		if !p.join.final {
@@ -296,7 +316,7 @@ func (t *Task) repeatAsks() {
 	if len(m.asks) == 0 {
 		return
 	}
-	now := nowMillis()
+	now := t.clock()
 	due := m.asks
 	m.asks = nil
 	for _, p := range due {
@@ -309,6 +329,7 @@ func (t *Task) repeatAsks() {
 			p.join.at = 0
 			p.join.begun = time.Now()
 			t.resolve(p)
+			p.join.own(p.note.Symbol)
 			t.advanceLine(p)
 		}
 	}
@@ -410,6 +431,12 @@ func (t *Task) source(p *place) enrich.Source {
 // where there is none.
 func (t *Task) deadLetter(p *place, kind record.Kind, detail string) {
 	if t.o.DeadLetters == "" {
+		switch kind {
+		case record.NoPrice:
+			t.o.Metrics.Dropped[metrics.DropNoPrice].Inc()
+		case record.Unavailable:
+			t.o.Metrics.Dropped[metrics.DropUnavailable].Inc()
+		}
 		t.skipped(p)
 		return
 	}

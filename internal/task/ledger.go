@@ -48,6 +48,7 @@ type ledger struct {
 	bytes     int
 	sent      int      // places whose outputs the sink holds
 	full      bool     // the merge waits for room
+	crowded   bool     // a quarter of the places is taken; the merge's own to read
 	spare     []*place // settled plain places, to be used again
 }
 
@@ -127,6 +128,7 @@ func (l *ledger) removeLocked(p *place) {
 func (l *ledger) roomLeft(unlisted int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.crowded = l.places+unlisted >= l.t.o.Limits.Places/4
 	l.full = l.places+unlisted >= l.t.o.Limits.Places || l.bytes+unlisted*placeOverhead >= l.t.o.Limits.PlaceBytes
 	return !l.full
 }
@@ -191,6 +193,7 @@ func (t *Task) Settled(o *record.Output, err error) {
 	l.mu.Lock()
 	l.removeLocked(p)
 	if p.plain && len(l.spare) < maxSparePlaces {
+		*p = place{} // what it points at must not wait for its next use
 		l.spare = append(l.spare, p)
 	}
 	wake := l.full || (l.sent == 0 && t.frozen.Load())

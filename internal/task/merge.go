@@ -22,6 +22,10 @@ const (
 
 func nowMillis() record.Millis { return record.MillisOf(time.Now()) }
 
+// clock is what waits are measured by: it goes on with the monotonic clock from
+// the moment the task was made, whatever is done to the wall clock.
+func (t *Task) clock() record.Millis { return record.MillisOf(t.made.Add(time.Since(t.made))) }
+
 // mergeState belongs to the merge goroutine alone.
 type mergeState struct {
 	cur [record.Sides]batch
@@ -105,7 +109,7 @@ func (t *Task) run() {
 func (t *Task) sleep(timer *time.Timer) {
 	d := idleCheck
 	if u := t.merge.until; u > 0 {
-		d = min(max(time.Duration(u-nowMillis())*time.Millisecond, time.Millisecond), idleCheck)
+		d = min(max(time.Duration(u-t.clock())*time.Millisecond, time.Millisecond), idleCheck)
 	}
 	timer.Reset(d)
 	select {
@@ -173,7 +177,7 @@ func (t *Task) stepOne() bool {
 	}
 	now := record.Millis(0)
 	if t.o.MaxIdle > 0 {
-		now = nowMillis()
+		now = t.clock()
 	}
 	action, until := enrich.Decide(t.sideState(record.Market), t.sideState(record.Notification), now, t.o.MaxIdle)
 	switch action {
@@ -256,7 +260,7 @@ func (t *Task) emptySide(side record.Side, seq uint64, urgent bool) enrich.Input
 // held.
 func (t *Task) askEnd(side record.Side, urgent bool) {
 	e := &t.in[side].end
-	now := nowMillis()
+	now := t.clock()
 	if !urgent && now-e.at < record.Millis(freshEnd.Milliseconds()) {
 		t.wakeBy(now + record.Millis(freshEnd.Milliseconds()))
 		return // the next response tells, and a tick can wait for it
@@ -284,7 +288,7 @@ func (t *Task) endKnown(side record.Side, seq uint64, end int64, err error) {
 	e := &in.end
 	e.asking = false
 	if err != nil {
-		e.failed = nowMillis()
+		e.failed = t.clock()
 	} else {
 		e.failed = 0
 		t.learnEnd(side, seq, end)
@@ -301,7 +305,7 @@ func (t *Task) learnEnd(side record.Side, seq uint64, end int64) {
 	if e.known && seq < e.seq {
 		return
 	}
-	e.at = nowMillis()
+	e.at = t.clock()
 	if !e.known || e.offset != end {
 		e.since = e.at
 	}
@@ -313,7 +317,7 @@ func (t *Task) learnEnd(side record.Side, seq uint64, end int64) {
 // partitions end; where none does, it asks now and then, so that the lag of a
 // quiet topic is known.
 func (t *Task) idle() {
-	now := nowMillis()
+	now := t.clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for side := range record.Sides {
@@ -414,7 +418,6 @@ func (t *Task) newPlace(side record.Side, rec *record.Record) *place {
 	p := &place{}
 	if n := len(m.spare); n > 0 {
 		p, m.spare = m.spare[n-1], m.spare[:n-1]
-		*p = place{}
 	}
 	p.side, p.rec, p.cut, p.taken = side, *rec, m.pos, time.Now()
 	p.cut[side] = rec.Offset
@@ -475,19 +478,21 @@ func (t *Task) settlePositions() (next [record.Sides]record.Millis) {
 // rest; places that were not filled are the next owner's.
 func (t *Task) finish() {
 	t.state.Store(int32(Frozen))
-	t.refuseLookups()
 	deadline := time.NewTimer(t.o.Drain)
 	defer deadline.Stop()
 	expired := false
-	for !expired && t.ledger.inFlight() > 0 {
+	for {
+		t.refuseLookups()
+		t.readRefusals()
+		t.publish()
+		if expired || t.ledger.inFlight() == 0 {
+			break
+		}
 		select {
 		case <-t.wake:
 		case <-deadline.C:
 			expired = true
 		}
-		t.refuseLookups()
-		t.readRefusals()
-		t.publish()
 	}
 	left := t.o.Sink.Drop(t)
 	t.abandoned.Store(int64(left))

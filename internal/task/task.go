@@ -138,6 +138,7 @@ type Task struct {
 	table  *state.Table
 	ctx    context.Context
 	cancel context.CancelFunc
+	made   time.Time
 	wake   chan struct{} // capacity 1: something changed
 	ready  chan struct{} // closed once Running
 	done   chan struct{} // closed once Closed
@@ -186,6 +187,7 @@ func New(o Options) *Task {
 		table:  state.New(o.Index, o.History),
 		ctx:    ctx,
 		cancel: cancel,
+		made:   time.Now(),
 		wake:   make(chan struct{}, 1),
 		ready:  make(chan struct{}),
 		done:   make(chan struct{}),

@@ -680,3 +680,80 @@ func TestLookupWaitsForItsMoment(t *testing.T) {
 		}
 	})
 }
+
+// unknownHome is a placement that nobody can judge.
+func unknownHome(string) (int32, bool) { return 0, false }
+
+// A place that is final but stands behind an open one of its symbol is encoded
+// later: by then the table has used its price's bytes again.
+func TestPriceBehindAnOpenPlaceIsItsOwn(t *testing.T) {
+	run(t, func(o *Options) { o.Prices = nil }, func(_ *testing.T, w *world) {
+		release := make(chan struct{})
+		w.prices = func(Query) Answer {
+			<-release
+			return Answer{Outcome: NotAsked}
+		}
+		w.home = unknownHome
+		w.start(-1, -1)
+		w.note("BBCA", 1000)
+		w.tick("BBCA", "11", 2000)
+		time.Sleep(freshEnd)
+		w.note("BBCA", 3000)
+		w.tick("BBCA", "99", 4000)
+		time.Sleep(freshEnd)
+		w.note("BBCA", 5000)
+		close(release)
+		w.expect("BBCA "+src(0)+" none local miss", "BBCA "+src(1)+" 11 local hit", "BBCA "+src(2)+" 99 local hit")
+	})
+}
+
+// Likewise where a tick ends the wait of a place behind one that still asks.
+func TestPriceThatCameBehindAnAskingPlaceIsItsOwn(t *testing.T) {
+	run(t, func(o *Options) { o.Prices = nil; o.Wait = time.Minute }, func(_ *testing.T, w *world) {
+		release := make(chan struct{})
+		asked := 0
+		w.prices = func(Query) Answer {
+			if asked++; asked == 1 {
+				<-release
+			}
+			return Answer{Outcome: NoPrice, Known: true, Partition: 1}
+		}
+		w.former = func(string) (int32, bool) { return 1, true }
+		w.owns[1] = true
+		w.start(-1, -1)
+		w.note("BBCA", 1000) // asks the former partition
+		w.note("BBCA", 1001) // has its answer and waits
+		w.tick("BBCA", "11", 2000)
+		time.Sleep(freshEnd)
+		w.tick("BBCA", "99", 4000)
+		time.Sleep(freshEnd)
+		w.expect()
+		close(release) // and the tick that came meanwhile is found
+		w.expect("BBCA "+src(0)+" 99 local hit", "BBCA "+src(1)+" 11 local hit")
+	})
+}
+
+// A refusal that arrives together with the freeze must not cost the whole
+// drain.
+func TestRefusalAtTheFreezeIsDealtWith(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		w.hold = true
+		w.start(-1, -1)
+		w.note("BBCA", 1000)
+		w.mu.Lock()
+		first := w.sent[0]
+		w.hold = false
+		w.mu.Unlock()
+		began := time.Now()
+		first.Owner.Settled(first, &record.Refused{Kind: record.Rejected, Err: errors.New("no")})
+		w.task.Freeze()
+		<-w.task.Done()
+		if took := time.Since(began); took >= w.opts.Drain {
+			t.Fatalf("closed after %s of the bubble's clock, the whole drain", took)
+		}
+		w.expect("BBCA "+src(0)+" none local miss", "dead BBCA "+src(0)+" rejected")
+		if got := w.commits; len(got) != 1 || got[0] != (record.Offsets{0, 1}) {
+			t.Fatalf("last commit %v", got)
+		}
+	})
+}

@@ -10,7 +10,7 @@ import (
 // ticksVariable is how long TestKafkaTicksOnly writes ticks, as a duration.
 const (
 	ticksVariable = "JOINER_E2E_TICKS"
-	ticksDefault  = 20 * time.Second
+	ticksDefault  = 60 * time.Second
 )
 
 func ticksDuration(t *testing.T) time.Duration {
