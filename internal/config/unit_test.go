@@ -239,6 +239,10 @@ func TestWarnings(t *testing.T) {
 	if got := c.warnings(); len(got) != 4 {
 		t.Errorf("%q", got)
 	}
+	c.Topics.DeadLetters, c.Join.OnMiss = "", "dead_letter"
+	if got := c.warnings(); len(got) != 5 {
+		t.Errorf("%q", got)
+	}
 }
 
 func TestPerTopicPartitioners(t *testing.T) {

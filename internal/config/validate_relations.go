@@ -242,5 +242,8 @@ func (c *Config) warnings() []string {
 	if len(c.Topics.Reserved) > 0 && c.Topics.MarketPartitioner() == partitionerCustom && c.Topics.NotificationPartitioner() == partitionerCustom {
 		warn("topics.reserved has no effect under the custom partitioner: placement is not judged")
 	}
+	if c.Topics.DeadLetters == "" && (c.Join.OnMiss == "dead_letter" || c.Join.OnUnavailable == "dead_letter") {
+		warn("join.on_miss and join.on_unavailable: dead_letter drops notifications while topics.dead_letters is empty")
+	}
 	return out
 }
