@@ -270,8 +270,6 @@ func (a *App) outOfRange(topic string, partition int32, at, start, end int64) in
 		side = record.Market
 	}
 	a.metrics.OffsetReset(side)
-	a.log.Warn("the position is not in the log any more", zap.String("topic", topic), zap.Int32("partition", partition),
-		zap.Int64("position", at), zap.Int64("log_start", start), zap.Int64("log_end", end))
 	if at > end {
 		a.member.Reset(partition)
 	}

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"joiner/internal/record"
+	"joiner/internal/sampled"
 )
 
 // ErrNoMember says that this pod is not in the group at the moment, so that
@@ -66,7 +67,7 @@ type CommitterOptions struct {
 // pair than the one before. Its methods may be called from any goroutine.
 type Committer struct {
 	o      CommitterOptions
-	faults *sampler
+	faults *sampled.Log
 	turn   chan struct{} // held by whoever commits
 
 	mu    sync.Mutex
@@ -102,7 +103,7 @@ func NewCommitter(o CommitterOptions) (*Committer, error) {
 	}
 	return &Committer{
 		o:      o,
-		faults: newSampler(o.Log, time.Now),
+		faults: sampled.New(o.Log, nil),
 		turn:   make(chan struct{}, 1),
 		tasks:  make(map[Committable]*progress),
 	}, nil
@@ -157,11 +158,16 @@ func (c *Committer) commitAll(ctx context.Context) {
 // once the group has the pair (without a request where it had it already),
 // ErrNoMember outside the group, else the errors of its partitions.
 func (c *Committer) CommitNow(ctx context.Context, task Committable) error {
+	var fault error // of the try before: it tells more than a deadline
 	for {
 		err := c.commitOne(ctx, task)
+		if fault != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return fault
+		}
 		if err == nil || !passing(err) {
 			return err
 		}
+		fault = err
 		select {
 		case <-time.After(backoff):
 		case <-ctx.Done():
@@ -169,7 +175,6 @@ func (c *Committer) CommitNow(ctx context.Context, task Committable) error {
 		}
 	}
 }
-
 func (c *Committer) commitOne(ctx context.Context, task Committable) error {
 	if !c.begin(ctx) {
 		return fmt.Errorf("commit of partition %d: %w", task.Index(), ctx.Err())
@@ -236,7 +241,7 @@ func (c *Committer) commit(ctx context.Context, tasks []*progress) error {
 	}
 	c.o.OnResult(err == nil)
 	if err != nil {
-		c.faults.warn("commit "+causeOf(err), "offsets were not committed", zap.Error(err),
+		c.faults.Warn("commit "+causeOf(err), "offsets were not committed", zap.Error(err),
 			zap.String("group", member.Group), zap.Int32("generation", member.Generation), zap.String("member_id", member.MemberID))
 	}
 	return err

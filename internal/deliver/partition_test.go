@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 	"pgregory.net/rapid"
 
 	"joiner/internal/record"
@@ -235,27 +233,5 @@ func TestQueueKeepsItsMemory(t *testing.T) {
 	}
 	if c := cap(p.queue); c > 64 {
 		t.Errorf("a queue of at most 3 holds room for %d", c)
-	}
-}
-
-func TestSamplerCountsWhatItSuppresses(t *testing.T) {
-	core, logs := observer.New(zap.WarnLevel)
-	now := time.Unix(0, 0)
-	s := newSampler(zap.New(core), func() time.Time { return now })
-	for range 5 {
-		s.warn("a", "fault a")
-	}
-	s.warn("b", "fault b")
-	now = now.Add(sampleEvery)
-	s.warn("a", "fault a")
-	now = now.Add(sampleEvery)
-	s.warn("a", "fault a")
-	var got []any
-	for _, e := range logs.All() {
-		got = append(got, e.Message, e.ContextMap()["suppressed"])
-	}
-	want := []any{"fault a", nil, "fault b", nil, "fault a", int64(4), "fault a", nil}
-	if !slices.Equal(got, want) {
-		t.Errorf("logged %v, want %v", got, want)
 	}
 }

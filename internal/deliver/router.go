@@ -49,7 +49,7 @@ func (w *Writer) round() (pause time.Duration, any bool) {
 		unidentified := w.identify(renew)
 		leaders, err := w.leaders(topics)
 		if err != nil {
-			w.faults.warn("metadata", "the leaders of output partitions are not known", zap.Error(err), zap.Strings("topics", topics))
+			w.faults.Warn("metadata", "the leaders of output partitions are not known", zap.Error(err), zap.Strings("topics", topics))
 		}
 		w.assign(due, leaders, unidentified)
 	}
@@ -114,7 +114,7 @@ func (w *Writer) identify(needed bool) (fault string) {
 		err = r.Err
 	}
 	if err != nil {
-		w.faults.warn("identify", "no producer id", zap.Error(err))
+		w.faults.Warn("identify", "no producer id", zap.Error(err))
 		var code sarama.KError
 		if errors.As(err, &code) && judge(code) == forbidden {
 			return "no right to a producer id: " + errorName(code)
@@ -184,7 +184,7 @@ func (w *Writer) refreshClient() {
 	go func() {
 		defer w.refreshing.Store(false)
 		if err := w.client.RefreshMetadata(); err != nil && !w.client.Closed() {
-			w.faults.warn("refresh", "brokers cannot be found", zap.Error(err))
+			w.faults.Warn("refresh", "brokers cannot be found", zap.Error(err))
 		}
 	}()
 }
@@ -335,7 +335,7 @@ func find[T any](list []*T, is func(*T) bool) *T {
 // assign hands due partitions to their leaders' senders, or back to wait.
 func (w *Writer) assign(due []*partition, l *leaders, unidentified string) {
 	for _, f := range w.assignLocked(due, l, unidentified) {
-		w.faults.warn("fault "+f.Topic+" "+f.Reason, "outputs wait",
+		w.faults.Warn("fault "+f.Topic+" "+f.Reason, "outputs wait",
 			zap.String("topic", f.Topic), zap.Int32("partition", f.Partition), zap.String("reason", f.Reason))
 	}
 }

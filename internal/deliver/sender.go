@@ -453,7 +453,7 @@ func (s *sender) tell() {
 	for i := range s.report.failures {
 		f := &s.report.failures[i]
 		s.w.metrics.ProduceError(f.topic, f.name)
-		s.w.faults.warn(f.name+" "+f.topic, messageOf(f),
+		s.w.faults.Warn(f.name+" "+f.topic, messageOf(f),
 			zap.String("topic", f.topic), zap.Int32("partition", f.partition), zap.Int32("broker", s.id),
 			zap.String("error_name", f.name), zap.Error(f.err), zap.Int("outputs", f.outputs))
 	}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"joiner/internal/record"
+	"joiner/internal/sampled"
 )
 
 // backoff is the pause between two attempts to send the same bytes; where a
@@ -92,7 +93,7 @@ type Writer struct {
 	now     func() time.Time
 	metrics Metrics
 	log     *zap.Logger
-	faults  *sampler
+	faults  *sampled.Log
 
 	kick    chan struct{} // wakes the router
 	closing chan struct{} // Close has begun: nothing lingers
@@ -160,7 +161,7 @@ func NewWriter(o Options) (*Writer, error) {
 		now:     o.Now,
 		metrics: o.Metrics,
 		log:     o.Log,
-		faults:  newSampler(o.Log, time.Now),
+		faults:  sampled.New(o.Log, nil),
 		kick:    make(chan struct{}, 1),
 		closing: make(chan struct{}),
 		drained: make(chan struct{}),

@@ -108,7 +108,7 @@ func (c *Clients) await(ctx context.Context) error {
 		if ctx.Err() != nil || lasting(err) {
 			return fmt.Errorf("connecting to %v: %w", c.opts.Brokers, err)
 		}
-		c.faults.warn("connect", "no broker answers, trying again",
+		c.faults.Warn("connect", "no broker answers, trying again",
 			zap.Strings("brokers", c.opts.Brokers), zap.Error(err), zap.Duration("next_try_in", wait))
 		if !pause(ctx, wait) {
 			return fmt.Errorf("connecting to %v: %w (last fault: %w)", c.opts.Brokers, ctx.Err(), err)
@@ -118,7 +118,7 @@ func (c *Clients) await(ctx context.Context) error {
 	// The others learn now which brokers there are, or later by themselves.
 	for _, client := range []sarama.Client{c.Fetch, c.Coordinator, c.Producer, c.Log} {
 		if err := c.prime(ctx, client); err != nil {
-			c.faults.warn("prime", "metadata is not complete yet", zap.Error(err))
+			c.faults.Warn("prime", "metadata is not complete yet", zap.Error(err))
 		}
 	}
 	return ctx.Err()
@@ -165,7 +165,7 @@ func (c *Clients) reportGroupError(err error) {
 		fields = append(fields, zap.String("topic", at.Topic), zap.Int32("partition", at.Partition))
 		err = at.Err
 	}
-	c.faults.warn("group", "the group reports a fault", append(fields, zap.Error(err))...)
+	c.faults.Warn("group", "the group reports a fault", append(fields, zap.Error(err))...)
 }
 
 // InterruptJoin ends a JoinGroup that is under way, and every wait for the

@@ -273,22 +273,3 @@ func TestConnsForgetWhatIsClosed(t *testing.T) {
 		_ = conn.Close()
 	}
 }
-
-func TestSampler(t *testing.T) {
-	s := newSampler(zap.NewNop())
-	start := time.UnixMilli(1767582000000)
-	for _, step := range []struct {
-		kind       string
-		after      time.Duration
-		logged     bool
-		suppressed int
-	}{
-		{"a", 0, true, 0}, {"a", time.Second, false, 0}, {"b", time.Second, true, 0}, {"a", 2 * time.Second, false, 0},
-		{"a", sampleEvery, true, 2}, {"a", sampleEvery + time.Second, false, 0}, {"a", 3 * sampleEvery, true, 1}, {"a", 5 * sampleEvery, true, 0},
-	} {
-		suppressed, ok := s.admit(step.kind, start.Add(step.after))
-		if ok != step.logged || suppressed != step.suppressed {
-			t.Errorf("%s after %v: logged %v, suppressed %d; want %v, %d", step.kind, step.after, ok, suppressed, step.logged, step.suppressed)
-		}
-	}
-}

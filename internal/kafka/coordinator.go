@@ -81,7 +81,7 @@ func (g *groupClient) await(group string, refresh bool) (*sarama.Broker, error) 
 		if errors.Is(err, sarama.ErrClosedClient) {
 			return nil, err
 		}
-		g.faults.warn("coordinator", "the group's coordinator is away, trying again",
+		g.faults.Warn("coordinator", "the group's coordinator is away, trying again",
 			zap.String("group", group), zap.Error(err))
 		refresh = true
 		if time.Until(deadline) <= 0 || !wait(stop, backoff) {

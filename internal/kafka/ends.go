@@ -234,7 +234,7 @@ func (e *Ends) failed(batch []*question, fault error) {
 		if fault != nil {
 			q.fault = fault
 		}
-		e.faults.warn("ends", "an end offset could not be read",
+		e.faults.Warn("ends", "an end offset could not be read",
 			zap.String("topic", q.topic), zap.Int32("partition", q.id), zap.Error(q.fault))
 		if lasting(q.fault) || time.Since(q.asked) > e.patience {
 			q.done(0, fmt.Errorf("end offset of %s/%d: %w", q.topic, q.id, q.fault))

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
 	"go.uber.org/zap"
+
+	"joiner/internal/sampled"
 )
 
 // ErrClosed is what a request gets that was under way, or made, when the
@@ -83,7 +84,7 @@ func (s *sampler) again(ctx context.Context, what string, f func(context.Context
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		last = err
-		s.warn(what, "trying again", append(fields, zap.String("request", what), zap.Error(err))...)
+		s.Warn(what, "trying again", append(fields, zap.String("request", what), zap.Error(err))...)
 		if !pause(ctx, backoff) {
 			return expired(ctx, what, nil, last)
 		}
@@ -112,46 +113,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sampleEvery is how often a fault that repeats is logged.
-const sampleEvery = 10 * time.Second
+// sampler logs faults sparingly, and tries again what they are about.
+type sampler struct{ *sampled.Log }
 
-// sampler logs the first fault of a kind at once and of those that follow one
-// every sampleEvery, with the number left out.
-type sampler struct {
-	log   *zap.Logger
-	mu    sync.Mutex
-	kinds map[string]*sampled
-}
-
-type sampled struct {
-	logged     time.Time
-	suppressed int
-}
-
-func newSampler(log *zap.Logger) *sampler {
-	return &sampler{log: log, kinds: make(map[string]*sampled)}
-}
-
-// warn logs msg unless one of its kind was logged lately. Kinds must be few.
-func (s *sampler) warn(kind, msg string, fields ...zap.Field) {
-	if suppressed, ok := s.admit(kind, time.Now()); ok {
-		s.log.Warn(msg, append(fields, zap.Int("suppressed", suppressed))...)
-	}
-}
-
-func (s *sampler) admit(kind string, now time.Time) (suppressed int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := s.kinds[kind]
-	if k == nil {
-		k = &sampled{}
-		s.kinds[kind] = k
-	}
-	if !k.logged.IsZero() && now.Sub(k.logged) < sampleEvery {
-		k.suppressed++
-		return 0, false
-	}
-	suppressed = k.suppressed
-	*k = sampled{logged: now}
-	return suppressed, true
-}
+func newSampler(log *zap.Logger) *sampler { return &sampler{sampled.New(log, nil)} }

@@ -332,7 +332,7 @@ func (f *Fetcher) refresh(topic string) time.Duration {
 	if err == nil || f.ctx.Err() != nil {
 		return backoff
 	}
-	f.faults.warn("fetch metadata", "leaders are looked for again",
+	f.faults.Warn("fetch metadata", "leaders are looked for again",
 		zap.String("topic", topic), zap.Error(err))
 	if lastingOrGone(err) {
 		return slow
@@ -365,7 +365,7 @@ func (f *Fetcher) backInRange(fd *Feed) {
 	if !fd.reset(start, end) {
 		return
 	}
-	f.faults.log.Warn("the next offset to read is not in the log, going on elsewhere",
+	f.clients.Log.Warn("the next offset to read is not in the log, going on elsewhere",
 		zap.String("topic", fd.topic), zap.Int32("partition", fd.id), zap.Int64("offset", at),
 		zap.Int64("resume", fd.position), zap.Int64("log_start", start), zap.Int64("log_end", end))
 	f.place(fd)
@@ -381,7 +381,7 @@ func (f *Fetcher) bounds(fd *Feed) (start, end int64, ok bool) {
 		if fd.ctx.Err() != nil {
 			return 0, 0, false
 		}
-		f.faults.warn("fetch bounds", "log bounds are asked for again",
+		f.faults.Warn("fetch bounds", "log bounds are asked for again",
 			zap.String("topic", fd.topic), zap.Int32("partition", fd.id), zap.Error(err))
 		if !pause(fd.ctx, slow) {
 			return 0, 0, false

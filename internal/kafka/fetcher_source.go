@@ -200,7 +200,7 @@ func (s *source) failed(err error) {
 	if s.f.ctx.Err() != nil {
 		return
 	}
-	s.f.faults.warn("fetch", "fetching from a broker failed, trying again",
+	s.f.faults.Warn("fetch", "fetching from a broker failed, trying again",
 		zap.Int32("broker", s.id), zap.Int("partitions", len(s.asked)), zap.String("topic", s.asked[0].topic),
 		zap.Int32("partition", s.asked[0].id), zap.Int64("offset", s.asked[0].position), zap.Error(err))
 	if !answered(err) {
@@ -248,7 +248,7 @@ func (s *source) answered(resp *sarama.FetchResponse) {
 func (s *source) deal(fd *Feed, block *sarama.FetchResponseBlock) {
 	next, err := fd.take(block)
 	if err != nil {
-		s.f.faults.warn("fetch partition", "a partition could not be read, trying again",
+		s.f.faults.Warn("fetch partition", "a partition could not be read, trying again",
 			zap.String("topic", fd.topic), zap.Int32("partition", fd.id), zap.Int64("offset", fd.position),
 			zap.Int32("broker", s.id), zap.Error(err))
 	}

@@ -1,0 +1,34 @@
+package sampled
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+func TestLogCountsWhatItSuppresses(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	now := time.Unix(0, 0)
+	l := New(zap.New(core), func() time.Time { return now })
+	for range 5 {
+		l.Warn("a", "fault a")
+	}
+	l.Warn("b", "fault b")
+	now = now.Add(Every - time.Second)
+	l.Warn("a", "fault a")
+	now = now.Add(time.Second)
+	l.Warn("a", "fault a")
+	now = now.Add(Every)
+	l.Warn("a", "fault a")
+	var got []any
+	for _, e := range logs.All() {
+		got = append(got, e.Message, e.ContextMap()["suppressed"])
+	}
+	want := []any{"fault a", nil, "fault b", nil, "fault a", int64(5), "fault a", nil}
+	if !slices.Equal(got, want) {
+		t.Errorf("logged %v, want %v", got, want)
+	}
+}
