@@ -92,6 +92,9 @@ func printReport(w io.Writer, report load.Report, out *output) error {
 
 // target takes brokers, topics and placement from the configuration.
 func target(o *load.Options, c config.Config, partitioner string) error {
+	if err := readable(c); err != nil {
+		return wrongUsage(err)
+	}
 	o.Brokers = c.Kafka.Brokers
 	o.MarketTopic, o.NotificationTopic, o.AlertTopic = c.Topics.MarketUpdates, c.Topics.Notifications, c.Topics.EnrichedAlerts
 	o.Config = func() (*sarama.Config, error) { return kafka.ToolConfig(c.Kafka.ClientID+"-load", c.Kafka.Version) }
@@ -115,6 +118,24 @@ func target(o *load.Options, c config.Config, partitioner string) error {
 			return wrongUsage(err)
 		}
 		*one.placer = placer
+	}
+	return nil
+}
+
+// readable refuses a configuration under which a joiner would not find what load
+// writes: it would count dead letters and misses.
+func readable(c config.Config) error {
+	d := config.Default()
+	for _, one := range []struct{ key, has, want string }{
+		{"market.symbol", c.Market.Symbol, d.Market.Symbol},
+		{"market.price", c.Market.Price, d.Market.Price},
+		{"market.event_time", c.Market.EventTime, d.Market.EventTime},
+		{"notification.symbol", c.Notification.Symbol, d.Notification.Symbol},
+		{"notification.event_time", c.Notification.EventTime, d.Notification.EventTime},
+	} {
+		if one.has != one.want {
+			return fmt.Errorf("%s: load writes records for %q, and this configuration looks in %q", one.key, one.want, one.has)
+		}
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"joiner/internal/member"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
+	"joiner/internal/sampled"
 	"joiner/internal/server"
 	"joiner/internal/task"
 )
@@ -50,6 +51,7 @@ type App struct {
 	note    *enrich.NoteDecoder
 	places  *places
 	waiting *task.Waiting
+	faults  *sampled.Log
 	member  *member.Member
 	strats  []sarama.BalanceStrategy
 	outputs outputs
@@ -82,6 +84,7 @@ func New(o Options) (*App, error) {
 		topics:  [record.Sides]string{c.Topics.MarketUpdates, c.Topics.Notifications},
 		waiting: task.NewWaiting(c.Join.MaxWaiting),
 	}
+	a.faults = sampled.New(a.log, nil)
 	a.metrics = metrics.New(a.reg, metrics.Options{
 		Topics:  a.topics,
 		Version: o.Build.Version, Commit: o.Build.Commit, Go: o.Build.Go, Sarama: o.Build.Sarama,
@@ -172,6 +175,7 @@ func (a *App) Run(ctx context.Context) error {
 	if err := a.listen(ctx, &s); err != nil {
 		return err
 	}
+	a.warnOfStrategy()
 	if err := a.connect(ctx, &s); err != nil {
 		if ctx.Err() != nil {
 			return a.stop(&s)
@@ -180,6 +184,15 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	err := a.consume(ctx, &s)
 	return errors.Join(err, a.stop(&s))
+}
+
+// warnOfStrategy tells what the other strategies cost while pods cannot ask each
+// other.
+func (a *App) warnOfStrategy() {
+	if s := a.o.Config.Group.Strategy; s != assign.Copartition && a.o.Remote == nil {
+		a.log.Warn("this version has no look-ups between pods: under this strategy a notification whose price another pod holds is a counted miss",
+			zap.String("strategy", s))
+	}
 }
 
 // listen opens the probes first: liveness answers from then on.
@@ -421,6 +434,7 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 		Drain:   min(c.Group.RebalanceTimeout/3, c.Shutdown.Timeout/2),
 		Metrics: a.metrics.Partition(index, halves),
 		Logger:  a.log,
+		Faults:  a.faults,
 	})
 	a.committer.Register(t)
 	return t

@@ -158,9 +158,12 @@ func (o *outputs) reasons() (reasons []string) {
 	want := int32(0)
 	for _, name := range o.inputs() {
 		if t := o.topics[name]; !t.Exists() {
-			reasons = append(reasons, missing("input", t))
+			reasons = append(reasons, missing("input", t)+": create it, with as many partitions as the other input, or correct its name in the configuration")
 		}
 		want = max(want, o.topics[name].Partitions)
+	}
+	if want == 0 {
+		return reasons // what the outputs need is not known either
 	}
 	for _, name := range o.names() {
 		switch t := o.topics[name]; {

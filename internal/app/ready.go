@@ -1,9 +1,12 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/IBM/sarama"
 
 	"joiner/internal/member"
 	"joiner/internal/record"
@@ -58,7 +61,10 @@ func (a *App) judge(t task.Status, r *server.Readiness) {
 // groupReasons says what the group lacks.
 func (a *App) groupReasons(s member.Status) []string {
 	if !s.Assigned {
-		if s.LastError != nil {
+		switch {
+		case errors.Is(s.LastError, sarama.ErrInconsistentGroupProtocol):
+			return []string{"the members of the group use another strategy: set group.strategy to theirs, or name theirs in group.upgrade_from while the group changes over"}
+		case s.LastError != nil:
 			return []string{"the group gave no assignment: " + s.LastError.Error()}
 		}
 		return []string{"the group has given no assignment yet"}
@@ -69,7 +75,7 @@ func (a *App) groupReasons(s member.Status) []string {
 	}
 	var reasons []string
 	if d.Problem != "" {
-		reasons = append(reasons, d.Problem)
+		reasons = append(reasons, d.Problem+": grow the smaller one")
 	}
 	return append(reasons, unowned(d.Unowned)...)
 }

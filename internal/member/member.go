@@ -16,6 +16,7 @@ import (
 	"joiner/internal/assign"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
+	"joiner/internal/sampled"
 	"joiner/internal/task"
 )
 
@@ -35,8 +36,9 @@ type Options struct {
 
 // Member runs one member of the group.
 type Member struct {
-	o   Options
-	log *zap.Logger
+	o      Options
+	log    *zap.Logger
+	faults *sampled.Log
 
 	mu       sync.Mutex
 	group    sarama.ConsumerGroup
@@ -65,6 +67,7 @@ func New(o Options) *Member {
 	return &Member{
 		o:        o,
 		log:      o.Logger,
+		faults:   sampled.New(o.Logger, nil),
 		tasks:    make(map[int32]*entry),
 		idleFrom: make(map[int32]time.Time),
 	}
@@ -102,7 +105,7 @@ func (m *Member) Run(ctx context.Context, group sarama.ConsumerGroup) error {
 			backoff = backoffFirst
 		}
 		if err != nil {
-			m.log.Warn("session ended, joining the group again", zap.Error(err), zap.Duration("after", backoff))
+			m.faults.Warn("session "+err.Error(), "session ended, joining the group again", zap.Error(err), zap.Duration("after", backoff))
 		}
 		sleep(ctx, backoff)
 		backoff = min(2*backoff, backoffLongest)

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
 	"joiner/internal/assign"
@@ -21,6 +22,7 @@ import (
 	"joiner/internal/kafka"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
+	"joiner/internal/sampled"
 	"joiner/internal/task"
 )
 
@@ -167,6 +169,7 @@ func (w *world) newTask(index int32, halves [record.Sides]bool, flow task.Flow) 
 			return nil
 		},
 		Drain: time.Second, Metrics: w.all.Partition(index, halves), Logger: zaptest.NewLogger(w.t),
+		Faults: sampled.New(zap.NewNop(), nil),
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.uber.org/zap"
+
 	"joiner/internal/enrich"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
@@ -430,6 +432,7 @@ func (t *Task) source(p *place) enrich.Source {
 // deadLetter sends the place's record to the dead-letter topic, or counts it
 // where there is none.
 func (t *Task) deadLetter(p *place, kind record.Kind, detail string) {
+	t.logBad(p, kind, detail)
 	if t.o.DeadLetters == "" {
 		switch kind {
 		case record.NoPrice:
@@ -442,6 +445,14 @@ func (t *Task) deadLetter(p *place, kind record.Kind, detail string) {
 	}
 	p.kind = kind
 	t.send(p, enrich.DeadLetter(t.o.DeadLetters, t.o.DeadLetterPartition(), t.source(p), &p.rec, kind, detail))
+}
+
+// logBad names a record that becomes no alert. The detail quotes nothing of it.
+func (t *Task) logBad(p *place, kind record.Kind, detail string) {
+	topic := t.o.Topics[p.side]
+	t.o.Faults.Warn("record "+topic+" "+string(kind), "a record becomes a dead letter, or is skipped where there is no topic for them",
+		zap.String("topic", topic), zap.Int32("partition", t.o.Index), zap.Int64("offset", p.rec.Offset),
+		zap.String("kind", string(kind)), zap.String("detail", detail))
 }
 
 // shrink sends a dead letter again without its value, which its topic did not

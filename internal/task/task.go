@@ -11,6 +11,7 @@ import (
 	"joiner/internal/enrich"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
+	"joiner/internal/sampled"
 	"joiner/internal/state"
 )
 
@@ -73,6 +74,9 @@ type Options struct {
 
 	Metrics *metrics.Task
 	Logger  *zap.Logger
+	// Faults logs bad records, the first of a kind at once and later ones
+	// sparingly; the pod's tasks share it.
+	Faults *sampled.Log
 
 	Limits Limits // zero fields mean DefaultLimits
 }

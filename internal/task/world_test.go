@@ -11,11 +11,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
 	"joiner/internal/enrich"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
+	"joiner/internal/sampled"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,6 +80,7 @@ func newWorld(t *testing.T, change func(*Options)) *world {
 		Drain:   5 * time.Second,
 		Metrics: m.Partition(3, [record.Sides]bool{true, true}),
 		Logger:  zaptest.NewLogger(t),
+		Faults:  sampled.New(zap.NewNop(), nil),
 	}
 	if change != nil {
 		change(&w.opts)
