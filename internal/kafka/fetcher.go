@@ -45,7 +45,7 @@ type FetcherOptions struct {
 	MinBytes int32
 	MaxWait  time.Duration
 
-	PartitionBytes int32 // 1 MiB: a partition's share of a response; grows for larger batches
+	PartitionBytes int32 // 256 KiB: a partition's share of a response; grows for larger batches
 	ResponseBytes  int32 // 16 MiB: a response's size, but for a single larger batch
 
 	// OutOfRange hears that the offset at is not in the log, which reaches
@@ -58,7 +58,7 @@ type FetcherOptions struct {
 }
 
 const (
-	defaultPartitionBytes = 1 << 20
+	defaultPartitionBytes = 256 << 10
 	defaultResponseBytes  = 16 << 20
 
 	// fullPoll is how often a broker's goroutine looks whether sinks that were

@@ -86,7 +86,7 @@ func parse(args []string) (options, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.joiner, "joiner", "", "the joiner's binary; without it the bare loop runs alone")
 	flags.IntVar(&o.brokers, "brokers", 1, "brokers to start (where KAFKA_BROKERS names none)")
-	flags.IntVar(&o.ticks, "ticks", 1_000_000, "ticks of the throughput part, with a tenth as many notifications; 0 leaves it out")
+	flags.IntVar(&o.ticks, "ticks", 3_000_000, "ticks of the throughput part, with a tenth as many notifications; 0 leaves it out")
 	flags.IntVar(&o.rounds, "rounds", 5, "rounds of the throughput part")
 	flags.IntVar(&o.symbols, "symbols", 1000, "symbols")
 	flags.IntVar(&o.partitions, "partitions", 6, "partitions of each topic")
