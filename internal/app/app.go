@@ -231,9 +231,11 @@ func (a *App) connect(ctx context.Context, s *stack) error {
 		return fmt.Errorf("connect: %w", err)
 	}
 	a.clients = clients
-	s.push("kafka clients", func(context.Context) error { return clients.Close() })
+	s.push("kafka clients", func(ctx context.Context) error { return within(ctx, clients.Close) })
 	a.fetcher = clients.NewFetcher(kafka.FetcherOptions{OutOfRange: a.outOfRange})
-	s.push("fetcher", func(context.Context) error { a.fetcher.Close(); return nil })
+	s.push("fetcher", func(ctx context.Context) error {
+		return within(ctx, func() error { a.fetcher.Close(); return nil })
+	})
 	if err := a.startWriter(s); err != nil {
 		return err
 	}
