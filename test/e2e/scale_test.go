@@ -57,6 +57,7 @@ func (s *scaled) step(what string, moves int, change func()) {
 	}
 	isMoved := func(p int32) bool { return slices.Contains(indices, p) }
 	still := s.standing(committed, isMoved)
+	s.goesOn(what, from, settled, isMoved)
 	if n := s.all.ClaimsEnded() - ended; n != 2*len(indices) {
 		s.t.Errorf("%s: %d claims ended, %v moved", what, n, indices)
 	}
@@ -80,6 +81,29 @@ func (s *scaled) step(what string, moves int, change func()) {
 		s.t.Logf("%s: %s", what, line)
 	}
 	s.owners = owners
+}
+
+// goesOn asserts that retained partitions had alerts while the group was
+// changing: a rebalance that stops everybody would leave all of them without
+// one until it has settled. Half of them must, since a starved pod of a busy
+// machine may stand still as long by itself.
+func (s *scaled) goesOn(what string, from, settled time.Time, isMoved func(int32) bool) {
+	s.t.Helper()
+	arrived := s.tail.Arrived(from, settled)
+	retained, going := 0, 0
+	for p := range s.Partitions {
+		if isMoved(p) {
+			continue
+		}
+		retained++
+		if arrived[p] > 0 {
+			going++
+		}
+	}
+	s.t.Logf("%s: %d of %d retained partitions had alerts before the group had settled", what, going, retained)
+	if 2*going < retained {
+		s.t.Errorf("%s: only %d of %d retained partitions had alerts before the group had settled", what, going, retained)
+	}
 }
 
 type topicPartition struct {

@@ -76,6 +76,21 @@ func (t *Tail) Gaps(from, to time.Time) map[int32]time.Duration {
 	return gaps
 }
 
+// Arrived counts each partition's alerts within the span.
+func (t *Tail) Arrived(from, to time.Time) map[int32]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	counts := make(map[int32]int)
+	for partition, arrivals := range t.arrivals {
+		for _, at := range arrivals {
+			if at.After(from) && at.Before(to) {
+				counts[partition]++
+			}
+		}
+	}
+	return counts
+}
+
 // only keeps the partitions for which keep says so.
 func only(gaps map[int32]time.Duration, keep func(int32) bool) []time.Duration {
 	var kept []time.Duration
