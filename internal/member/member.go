@@ -282,6 +282,7 @@ func (m *Member) sessionEnded(err error) {
 	defer m.mu.Unlock()
 	m.session = nil
 	m.assigned = false
+	m.gen = 0 // a group that is made anew counts from the start
 	before := m.claims
 	m.claims = [record.Sides][]int32{}
 	m.joinAt = time.Time{}
@@ -428,7 +429,15 @@ func (m *Member) Session() (s Session, ok bool) {
 	if m.session == nil {
 		return Session{}, false
 	}
-	return Session{MemberID: m.session.MemberID(), Generation: m.session.GenerationID()}, true
+	return m.standing(), true
+}
+
+// standing is the session's, with the generation of the newest assignment:
+// sarama's session learns of it only after OnAssigned, when a task that the
+// assignment takes away may already be committing. Called with mu held and a
+// session.
+func (m *Member) standing() Session {
+	return Session{MemberID: m.session.MemberID(), Generation: max(m.gen, m.session.GenerationID())}
 }
 
 // LastID returns the member id of the newest session, "" before the first.
@@ -487,7 +496,7 @@ func (m *Member) Status() Status {
 		LastError: m.lastErr,
 	}
 	if m.session != nil {
-		s.Session = Session{MemberID: m.session.MemberID(), Generation: m.session.GenerationID()}
+		s.Session = m.standing()
 	}
 	var tasks []*task.Task
 	for _, index := range union(m.claims) {

@@ -688,3 +688,22 @@ func TestTaskPause(t *testing.T) {
 		})
 	}
 }
+
+// A task that an assignment takes away may commit before sarama's session has
+// heard of the generation: with the old one the commit would be refused, and
+// the next owner would join again what is done.
+func TestSessionHasTheGenerationOfTheAssignment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := joined(t)
+		defer w.group.stop()
+		w.assign(one(3), one(3))
+		market, note := w.begin(marketTopic, 3), w.begin(noteTopic, 3)
+		w.m.OnAssigned(assign.Assignment{Generation: 8, Claims: map[string][]int32{}})
+		if s, ok := w.m.Session(); !ok || s != (Session{"me-1", 8}) {
+			t.Errorf("session %v, %t while sarama's says 7", s, ok)
+		}
+		market.close()
+		note.close()
+		w.wantEnded(true, market, note)
+	})
+}
