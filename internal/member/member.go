@@ -352,7 +352,7 @@ func (m *Member) read(ctx context.Context, claim sarama.ConsumerGroupClaim, e *e
 	e.flow.set(side, feed)
 	m.drain(ctx, claim, e, side)
 	feed.Remove()
-	e.task.End(side)
+	e.task.Freeze()
 }
 
 // hold returns the index's task, made by the first of its claims. A claim may

@@ -4,7 +4,7 @@ import (
 	"joiner/internal/record"
 )
 
-// input is one side's queue between its claim and the merge. Everything is
+// input is one side's queue between its reader and the merge. Everything is
 // guarded by Task.mu.
 type input struct {
 	started bool
@@ -15,7 +15,7 @@ type input struct {
 	seq     uint64            // Task.seq when the newest pending record came
 	came    record.Millis     // and the moment
 
-	held      int // records offered and not yet merged, pending among them
+	held      int // records delivered and not yet merged, pending among them
 	heldBytes int
 	paused    bool
 
@@ -58,7 +58,7 @@ func (t *Task) Start(side record.Side, initial int64) {
 	t.poke()
 }
 
-// Batch returns an empty batch to be filled for Offer.
+// Batch returns an empty batch to be filled for Deliver.
 func (t *Task) Batch(side record.Side) []record.Record {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,10 +154,6 @@ func (in *input) recycle(recs []record.Record) {
 	clear(recs) // or what they point at stays in memory until they are overwritten
 	in.spare = append(in.spare, recs[:0])
 }
-
-// End tells the task that the side's claim takes no more records. The first
-// end freezes both: a closed half is not a caught-up half.
-func (t *Task) End(record.Side) { t.Freeze() }
 
 // release gives back what the merge has taken and wakes the reader of a side
 // that has room again. Called with mu held.

@@ -354,6 +354,11 @@ func (t *Task) outcome(p *place, r record.Result) {
 // settle makes the match final.
 func (t *Task) settle(p *place) {
 	p.join.final = true
+	t.stopWaiting(p)
+}
+
+// stopWaiting gives the place's share of the pod's allowance back.
+func (t *Task) stopWaiting(p *place) {
 	if p.join.waiting {
 		p.join.waiting = false
 		t.o.Waiting.give()
@@ -384,10 +389,7 @@ func (t *Task) advanceSymbol(symbol string, l *line) {
 func (t *Task) forgetWaits() {
 	for _, l := range t.merge.lines {
 		for _, p := range l.places {
-			if p.join.waiting {
-				p.join.waiting = false
-				t.o.Waiting.give()
-			}
+			t.stopWaiting(p)
 		}
 	}
 	t.merge.lines = nil
@@ -396,19 +398,18 @@ func (t *Task) forgetWaits() {
 // dispatch turns a finished join into its output.
 func (t *Task) dispatch(p *place) {
 	t.countJoin(p)
-	policy, kind, reason := Emit, record.NoPrice, metrics.DropNoPrice
+	policy, kind := Emit, record.NoPrice
 	switch p.join.match.Result {
 	case record.Miss:
 		policy = t.o.OnMiss
 	case record.NoInfo:
-		policy, kind, reason = t.o.OnUnavailable, record.Unavailable, metrics.DropUnavailable
+		policy, kind = t.o.OnUnavailable, record.Unavailable
 	}
 	switch policy {
 	case ToDeadLetter:
 		t.deadLetter(p, kind, "no price for the symbol at the notification's event time")
 	case DropIt:
-		t.o.Metrics.Dropped[reason].Inc()
-		t.skipped(p)
+		t.drop(p, kind)
 	default:
 		t.alert(p)
 	}
@@ -434,17 +435,23 @@ func (t *Task) source(p *place) enrich.Source {
 func (t *Task) deadLetter(p *place, kind record.Kind, detail string) {
 	t.logBad(p, kind, detail)
 	if t.o.DeadLetters == "" {
-		switch kind {
-		case record.NoPrice:
-			t.o.Metrics.Dropped[metrics.DropNoPrice].Inc()
-		case record.Unavailable:
-			t.o.Metrics.Dropped[metrics.DropUnavailable].Inc()
-		}
-		t.skipped(p)
+		t.drop(p, kind)
 		return
 	}
 	p.kind = kind
 	t.send(p, enrich.DeadLetter(t.o.DeadLetters, t.o.DeadLetterPartition(), t.source(p), &p.rec, kind, detail))
+}
+
+// drop leaves a record without an alert and without a dead letter. Bad records
+// are counted as skipped alone, joins without a price by their reason as well.
+func (t *Task) drop(p *place, kind record.Kind) {
+	switch kind {
+	case record.NoPrice:
+		t.o.Metrics.Dropped[metrics.DropNoPrice].Inc()
+	case record.Unavailable:
+		t.o.Metrics.Dropped[metrics.DropUnavailable].Inc()
+	}
+	t.skipped(p)
 }
 
 // logBad names a record that becomes no alert. The detail quotes nothing of it.

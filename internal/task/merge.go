@@ -191,7 +191,7 @@ func (t *Task) stepOne() bool {
 	return false
 }
 
-// refill takes what has been offered since the last time.
+// refill takes the next batch that was delivered.
 func (t *Task) refill(side record.Side) {
 	b := &t.merge.cur[side]
 	t.mu.Lock()
@@ -360,21 +360,17 @@ func (t *Task) takeTick(b *batch) bool {
 			return false
 		}
 		t.deadLetter(t.newPlace(record.Market, rec), h.bad.Kind, h.bad.Detail)
+		t.table.Advance(rec.Offset)
 	} else {
 		m.tally.applied[t.table.Apply(&h.tick, rec.Offset)]++
 	}
-	t.table.Advance(rec.Offset)
-	m.tally.took(record.Market, t.wellPlaced(record.Market, rec.Key))
+	m.tally.took(record.Market, t.o.Placement.WellPlaced(record.Market, rec.Key))
 	m.pos[record.Market] = rec.Offset + 1
 	if len(m.lines) > 0 && h.bad == nil && !h.tick.Tombstone {
 		t.priceCame(h.tick.Symbol)
 	}
 	b.advance()
 	return true
-}
-
-func (t *Task) wellPlaced(side record.Side, key []byte) bool {
-	return t.o.Placement.WellPlaced(side, key)
 }
 
 // takeNote joins the notification head, or lets it wait in the ledger.
@@ -385,7 +381,7 @@ func (t *Task) takeNote(b *batch) bool {
 	}
 	rec, h := b.record(), &b.head
 	p := t.newPlace(record.Notification, rec)
-	m.tally.took(record.Notification, t.wellPlaced(record.Notification, rec.Key))
+	m.tally.took(record.Notification, t.o.Placement.WellPlaced(record.Notification, rec.Key))
 	if h.bad != nil {
 		t.deadLetter(p, h.bad.Kind, h.bad.Detail)
 	} else {

@@ -181,10 +181,12 @@ func (t *Task) restoreBatch(recs []record.Record) error {
 	t.table.Lock()
 	defer t.table.Unlock()
 	for i := range recs {
-		if tick, bad := t.o.Market.Decode(&recs[i]); bad == nil {
-			t.table.Apply(&tick, recs[i].Offset)
+		tick, bad := t.o.Market.Decode(&recs[i])
+		if bad != nil {
+			t.table.Advance(recs[i].Offset)
+			continue
 		}
-		t.table.Advance(recs[i].Offset)
+		t.table.Apply(&tick, recs[i].Offset)
 	}
 	return nil
 }

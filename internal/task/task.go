@@ -181,7 +181,8 @@ type inbox struct {
 }
 
 // New makes a task and starts its goroutine. The claims of the halves that are
-// mine are then started, offered and ended by the caller.
+// mine are then started by the caller, who freezes the task when one of them
+// ends.
 func New(o Options) *Task {
 	o.Limits = o.Limits.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -243,7 +244,8 @@ func (t *Task) Done() <-chan struct{} { return t.done }
 // the task gave up waiting for them; it is known once Options.Commit is called.
 func (t *Task) Abandoned() int { return int(t.abandoned.Load()) }
 
-// Freeze makes the task take nothing more from either input. It only sets a
+// Freeze makes the task take nothing more from either input: the first end of a
+// half freezes both, since a closed half is not a caught-up half. It only sets a
 // flag, so it may be called under anybody's locks.
 func (t *Task) Freeze() {
 	t.frozen.Store(true)

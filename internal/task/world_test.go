@@ -102,8 +102,7 @@ func (w *world) start(market, note int64) *Task {
 }
 
 func (w *world) stop() {
-	w.task.End(record.Market)
-	w.task.End(record.Notification)
+	w.task.Freeze()
 	<-w.task.Done()
 }
 
