@@ -44,16 +44,16 @@ func (o *outputs) names() []string {
 	return []string{o.conf.EnrichedAlerts, o.conf.DeadLetters}
 }
 
-// run looks until ctx ends.
+// run looks again and again until ctx ends; the first look is the caller's.
 func (o *outputs) run(ctx context.Context, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		o.look(ctx, every)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			o.look(ctx, every)
 		}
 	}
 }
