@@ -1,9 +1,10 @@
 // Package placement answers one question: which partition does a key belong
 // to, given how the producers of its topic place keys?
 //
-// It must never talk to Kafka, keep what it was asked, or allocate: it is
-// asked for every consumed record. It judges where a key should be, never
-// where a record should go.
+// It must never talk to Kafka, and a Placer must never keep what it was asked,
+// or allocate: it is asked for every consumed record. It judges where a key
+// should be, never where a record should go. A Detective answers the reverse
+// question: given where keys are, how do their producers place them?
 package placement
 
 import (

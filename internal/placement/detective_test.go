@@ -1,0 +1,175 @@
+package placement
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// symbol is the i-th of a set of symbols.
+func symbol(i int) []byte { return fmt.Appendf(nil, "SYM%04d.JK", i) }
+
+// at is where a placer puts a key that it must know.
+func at(t testing.TB, p *Placer, key []byte, partitions int32) int32 {
+	t.Helper()
+	n, ok := p.Partition(key, partitions)
+	if !ok {
+		t.Fatalf("%q has no place among %d partitions", key, partitions)
+	}
+	return n
+}
+
+func TestDetectiveNamesThePartitioner(t *testing.T) {
+	for _, name := range Names() {
+		for _, partitions := range []int32{2, 3, 6, 12, 100} {
+			p, d := placer(t, Options{Partitioner: name}), NewDetective(partitions)
+			for i := range 60 {
+				d.See(symbol(i), at(t, p, symbol(i), partitions))
+			}
+			if got, share, seen := d.Likely(); got != name || share != 1 || seen != 60 {
+				t.Errorf("%s over %d partitions: %q explains %v of %d", name, partitions, got, share, seen)
+			}
+		}
+	}
+}
+
+// Shown misplaced keys alone it names how they are placed, however few they
+// are among all.
+func TestDetectiveOfMisplacedKeys(t *testing.T) {
+	const partitions = 2 // where half of any other's keys lie right by chance
+	ours, theirs := placer(t, Options{Partitioner: "murmur2"}), placer(t, Options{Partitioner: "crc32"})
+	d := NewDetective(partitions)
+	for i := range 100 {
+		if p := at(t, theirs, symbol(i), partitions); p != at(t, ours, symbol(i), partitions) {
+			d.See(symbol(i), p)
+		}
+	}
+	if got, share, seen := d.Likely(); got != "crc32" || share != 1 || seen < 20 || seen > 80 {
+		t.Errorf("%q explains %v of %d", got, share, seen)
+	}
+}
+
+// Two kinds of producers: neither explains what is seen, and one stray in
+// twenty-five does not hide who does.
+func TestDetectiveOfMixedProducers(t *testing.T) {
+	murmur2, crc32 := placer(t, Options{Partitioner: "murmur2"}), placer(t, Options{Partitioner: "crc32"})
+	for every, want := range map[int]string{2: "", 25: "murmur2"} {
+		d := NewDetective(12)
+		for i := range 500 {
+			p := murmur2
+			if i%every == 0 {
+				p = crc32
+			}
+			d.See(symbol(i), at(t, p, symbol(i), 12))
+		}
+		if got, share, _ := d.Likely(); got != want || share == 1 {
+			t.Errorf("every %d-th foreign: %q explains %v, want %q", every, got, share, want)
+		}
+	}
+}
+
+// A producer that spreads keys as it likes is nobody's partitioner.
+func TestDetectiveOfSpreadKeys(t *testing.T) {
+	for _, partitions := range []int32{1, 2, 6} {
+		d, rnd := NewDetective(partitions), rand.New(rand.NewPCG(1, 2))
+		for i := range 5000 {
+			d.See(symbol(i%300), rnd.Int32N(partitions))
+		}
+		if got, share, seen := d.Likely(); got != "" {
+			t.Errorf("%d partitions: %q explains %v of %d", partitions, got, share, seen)
+		}
+	}
+}
+
+// Few keys prove little, and the fewer the fewer partitions there are.
+func TestDetectiveWantsEnough(t *testing.T) {
+	for partitions, least := range map[int32]int{2: 20, 6: 8, 12: 6} {
+		p, d := placer(t, Options{Partitioner: "crc32"}), NewDetective(partitions)
+		for i := range least {
+			if got, _, _ := d.Likely(); got != "" {
+				t.Errorf("%d partitions: %q after %d keys", partitions, got, i)
+			}
+			for range 100 { // one key is one piece of evidence
+				d.See(symbol(i), at(t, p, symbol(i), partitions))
+			}
+		}
+		if got, _, seen := d.Likely(); got != "crc32" || seen != least {
+			t.Errorf("%d partitions: %q after %d keys", partitions, got, seen)
+		}
+	}
+}
+
+func TestDetectiveIgnoresWhatSaysNothing(t *testing.T) {
+	d := NewDetective(6)
+	d.See(nil, 1)
+	d.See([]byte{}, 1)
+	d.See([]byte("AAPL"), 6) // the topic has grown since
+	d.See([]byte("AAPL"), -1)
+	if _, _, seen := d.Likely(); seen != 0 {
+		t.Errorf("%d placements judged", seen)
+	}
+}
+
+func TestDetectiveKnowsReservedPartitions(t *testing.T) {
+	reserved := []Reserved{{Partition: 2, Symbols: [][]byte{symbol(0), symbol(1)}}}
+	configured := placer(t, Options{Partitioner: "murmur2", Reserved: reserved})
+	for want, producer := range map[string]*Placer{
+		"crc32":           placer(t, Options{Partitioner: "crc32", Reserved: reserved}),
+		"fnv1a" + OverAll: placer(t, Options{Partitioner: "fnv1a"}),
+		// The configured partitioner, by somebody who has not heard.
+		"murmur2" + OverAll: placer(t, Options{Partitioner: "murmur2"}),
+	} {
+		d := configured.Detective(6)
+		for i := range 200 {
+			d.See(symbol(i), at(t, producer, symbol(i), 6))
+		}
+		if got, share, _ := d.Likely(); got != want || share != 1 {
+			t.Errorf("%q explains %v, want %q", got, share, want)
+		}
+	}
+}
+
+// More placements than there is room for: what is kept is a sample, whatever
+// the order they came in.
+func TestDetectiveIsBoundedAndFair(t *testing.T) {
+	murmur2, crc32 := placer(t, Options{Partitioner: "murmur2"}), placer(t, Options{Partitioner: "crc32"})
+	const keys = 20 * maxEvidence
+	d := NewDetective(12)
+	for i := range keys {
+		p := murmur2
+		if i >= keys/2 {
+			p = crc32
+		}
+		d.See(symbol(i), at(t, p, symbol(i), 12))
+		if len(d.evidence) > maxEvidence {
+			t.Fatalf("%d pieces of evidence", len(d.evidence))
+		}
+	}
+	explained := make(map[string]float64)
+	for _, s := range d.suspects {
+		explained[s.name] = float64(s.explained) / float64(len(d.evidence))
+	}
+	// Half of the keys each, and a twelfth of the other half.
+	for _, name := range []string{"murmur2", "crc32"} {
+		if got := explained[name]; got < 0.45 || got > 0.63 {
+			t.Errorf("%s explains %v of the sample", name, got)
+		}
+	}
+	for i := range d.suspects {
+		n := 0
+		for _, explainers := range d.evidence {
+			n += int(explainers >> i & 1)
+		}
+		if n != d.suspects[i].explained {
+			t.Errorf("%s explains %d, counted %d", d.suspects[i].name, n, d.suspects[i].explained)
+		}
+	}
+}
+
+func TestDetectiveDoesNotAllocateForKnownKeys(t *testing.T) {
+	d, key := NewDetective(6), []byte("BBCA")
+	d.See(key, 1)
+	if n := testing.AllocsPerRun(100, func() { d.See(key, 1) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
