@@ -15,6 +15,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	"pgregory.net/rapid"
+
+	"joiner/internal/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -362,8 +364,8 @@ func otherVersion(major byte) func([]byte) []byte {
 	return func(data []byte) []byte {
 		out := slices.Clone(data)
 		out[0] = major
-		out = appendField(out, 1000, []byte("from the future"))
-		return appendField(out, 31, nil)
+		out = wire.AppendField(out, 1000, []byte("from the future"))
+		return wire.AppendField(out, 31, nil)
 	}
 }
 
@@ -427,11 +429,11 @@ func TestUnknownFieldsOfTheDirectoryAreIgnored(t *testing.T) {
 	if diff := cmp.Diff(want.directory, got.directory); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	var version versionError
-	if _, err := decodeDirectory(otherVersion(2)(data)); !errors.As(err, &version) || version.version != 2 {
+	var version wire.VersionError
+	if _, err := decodeDirectory(otherVersion(2)(data)); !errors.As(err, &version) || version.Version != 2 {
 		t.Errorf("version 2: %v", err)
 	}
-	if _, err := decodeUserData(data); !errors.Is(err, errForeign) {
+	if _, err := decodeUserData(data); !errors.Is(err, wire.ErrForeign) {
 		t.Errorf("a directory echoed as user data: %v", err)
 	}
 }
@@ -440,8 +442,8 @@ func TestDirectoryThatCannotBeReadIsNone(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"none":    nil,
 		"foreign": {0, 0, 0, 1, 2, 3},
-		"later":   otherVersion(2)(header(kindDirectory)),
-		"broken":  append(header(kindDirectory), tagMember, 200),
+		"later":   otherVersion(2)(wire.Header(wire.KindDirectory)),
+		"broken":  append(wire.Header(wire.KindDirectory), tagMember, 200),
 	} {
 		var got Assignment
 		strategies, err := New(Options{Strategy: Copartition, OnAssignment: func(a Assignment) { got = a }})
@@ -474,7 +476,7 @@ func TestPlanSurvivesAnyUserData(t *testing.T) {
 			for i := range rapid.IntRange(1, 3).Draw(t, "others") {
 				data := rapid.SliceOf(rapid.Byte()).Draw(t, "data")
 				if rapid.Bool().Draw(t, "looks like ours") {
-					data = append(header(kindUserData), data...)
+					data = append(wire.Header(wire.KindUserData), data...)
 				}
 				members[fmt.Sprint(i)] = sarama.ConsumerGroupMemberMetadata{
 					Version: 2, Topics: rapid.SampledFrom([][]string{pair(), {topicNotes}, nil}).Draw(t, "topics"), UserData: data,
@@ -730,7 +732,7 @@ func BenchmarkPlan500x10000(b *testing.B) {
 func FuzzUserData(f *testing.F) {
 	u := exampleUserData()
 	f.Add(u.encode())
-	f.Add(header(kindUserData))
+	f.Add(wire.Header(wire.KindUserData))
 	f.Add(otherVersion(1)(u.encode()))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		u, err := decodeUserData(data)
@@ -751,11 +753,11 @@ func FuzzUserData(f *testing.F) {
 func FuzzDirectory(f *testing.F) {
 	r := exampleRoster()
 	f.Add(r.data(3))
-	body, err := deflated(r.data(3)[headerSize:])
+	body, err := wire.Deflate(r.data(3)[wire.HeaderSize:])
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(appendField(header(kindDirectory), tagDeflated, body))
+	f.Add(wire.AppendField(wire.Header(wire.KindDirectory), wire.TagDeflated, body))
 	f.Add(otherVersion(1)(r.data(3)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got, err := decodeDirectory(data)

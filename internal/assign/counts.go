@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"joiner/internal/wire"
 )
 
 // counts is what the group remembers of its topics' partition counts. It
@@ -73,19 +75,19 @@ func (c counts) append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.planned))
 	dst = binary.AppendUvarint(dst, uint64(len(c.topics)))
 	for _, t := range c.topics {
-		dst = appendBytes(dst, t.name)
+		dst = wire.AppendBytes(dst, t.name)
 		dst = binary.AppendUvarint(dst, uint64(t.now))
 		dst = binary.AppendUvarint(dst, uint64(t.was))
 	}
 	return dst
 }
 
-func (c *cursor) counts() counts {
-	out := counts{epoch: c.uvarint(), planned: c.int32()}
-	n := c.length()
+func readCounts(c *wire.Cursor) counts {
+	out := counts{epoch: c.Uvarint(), planned: c.Int32()}
+	n := c.Length()
 	out.topics = make([]topicCount, 0, n)
 	for range n {
-		out.topics = append(out.topics, topicCount{name: c.text(), now: c.int32(), was: c.int32()})
+		out.topics = append(out.topics, topicCount{name: c.Text(), now: c.Int32(), was: c.Int32()})
 	}
 	// next compares the list with one that it has sorted.
 	slices.SortFunc(out.topics, func(a, b topicCount) int { return strings.Compare(a.name, b.name) })

@@ -7,6 +7,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"go.uber.org/zap"
+
+	"joiner/internal/wire"
 )
 
 // member is what all our strategies have in common: what they remember, and
@@ -50,7 +52,7 @@ func (m *member) receive(a *sarama.ConsumerGroupMemberAssignment, generation int
 	got, err := decodeDirectory(a.UserData)
 	if err == nil {
 		out.Directory = &got.directory
-	} else if !errors.Is(err, errForeign) {
+	} else if !errors.Is(err, wire.ErrForeign) {
 		m.log.Warn("cannot read the directory of this generation",
 			zap.String("strategy", m.name), zap.Int32("generation", generation),
 			zap.Int("bytes", len(a.UserData)), zap.Error(err))
@@ -59,7 +61,7 @@ func (m *member) receive(a *sarama.ConsumerGroupMemberAssignment, generation int
 	if m.report != nil {
 		m.report(out)
 	}
-	return got.inner, !errors.Is(err, errForeign)
+	return got.inner, !errors.Is(err, wire.ErrForeign)
 }
 
 // emptyPlan has an entry for every member: sarama asks for the assignment data

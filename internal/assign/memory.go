@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"joiner/internal/wire"
 )
 
 // memory is what a process remembers of its group between joins. All its
@@ -88,7 +90,7 @@ func wholeIndices(claims map[string][]int32, topics []string) []int32 {
 	}
 	var whole []int32
 	for p, n := range in {
-		if n == len(topics) && p >= 0 && p < maxIndex {
+		if n == len(topics) && p >= 0 && p < wire.MaxIndex {
 			whole = append(whole, p)
 		}
 	}

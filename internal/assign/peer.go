@@ -8,6 +8,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"go.uber.org/zap"
+
+	"joiner/internal/wire"
 )
 
 // peer is a member as the leader sees it.
@@ -48,7 +50,7 @@ func peerOf(memberID string, meta sarama.ConsumerGroupMemberMetadata) peer {
 		return p
 	}
 	data, err := decodeUserData(meta.UserData)
-	p.joiner = !errors.Is(err, errForeign)
+	p.joiner = !errors.Is(err, wire.ErrForeign)
 	if err != nil {
 		p.fault = err
 		return p

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"joiner/internal/wire"
 )
 
 // The fields of a directory. tagMember and tagOwners repeat.
@@ -96,35 +98,35 @@ const (
 )
 
 func (r *roster) encode(generation int32, d detail) []byte {
-	b := header(kindDirectory)
-	b = appendNumber(b, tagGeneration, uint64(max(generation, 0)))
-	b = appendField(b, tagTopics, r.counts.append(nil))
-	b = appendText(b, tagProblem, r.problem)
+	b := wire.Header(wire.KindDirectory)
+	b = wire.AppendNumber(b, tagGeneration, uint64(max(generation, 0)))
+	b = wire.AppendField(b, tagTopics, r.counts.append(nil))
+	b = wire.AppendText(b, tagProblem, r.problem)
 	if d == noOwners {
-		return appendNumber(b, tagTruncated, 1)
+		return wire.AppendNumber(b, tagTruncated, 1)
 	}
 	for _, m := range r.members {
 		if d == noMemberIDs && m.MemberID != m.ID {
 			m.MemberID = ""
 		}
-		b = appendField(b, tagMember, appendMember(nil, m))
+		b = wire.AppendField(b, tagMember, appendMember(nil, m))
 	}
 	for _, o := range r.owners {
-		body := appendTexts(nil, o.topics)
+		body := wire.AppendTexts(nil, o.topics)
 		body = binary.AppendUvarint(body, uint64(len(o.codes)))
 		for _, code := range o.codes {
 			body = binary.AppendUvarint(body, uint64(code))
 		}
-		b = appendField(b, tagOwners, body)
+		b = wire.AppendField(b, tagOwners, body)
 	}
 	return b
 }
 
 func appendMember(b []byte, m Member) []byte {
-	b = appendText(b, tagMemberID, m.MemberID)
-	b = appendText(b, tagMemberStable, m.ID)
-	b = appendText(b, tagMemberAddr, m.Address)
-	return appendText(b, tagMemberInst, m.Instance)
+	b = wire.AppendText(b, tagMemberID, m.MemberID)
+	b = wire.AppendText(b, tagMemberStable, m.ID)
+	b = wire.AppendText(b, tagMemberAddr, m.Address)
+	return wire.AppendText(b, tagMemberInst, m.Instance)
 }
 
 // compactAbove is the size in bytes from which compression is worth its field.
@@ -133,14 +135,14 @@ const compactAbove = 512
 // compact compresses what is large. It returns what it was given where that
 // does not help.
 func compact(data []byte) []byte {
-	if len(data) < compactAbove || len(data) > maxInflated {
+	if len(data) < compactAbove || len(data) > wire.MaxInflated {
 		return data
 	}
-	body, err := deflated(data[headerSize:])
+	body, err := wire.Deflate(data[wire.HeaderSize:])
 	if err != nil || len(body) >= len(data) {
 		return data
 	}
-	return appendField(header(kindDirectory), tagDeflated, body)
+	return wire.AppendField(wire.Header(wire.KindDirectory), wire.TagDeflated, body)
 }
 
 // received is what comes down to a member.
@@ -150,10 +152,10 @@ type received struct {
 	inner     []byte // the bytes of the strategy inside, under the wrapper
 }
 
-// decodeDirectory reads a directory of this major version. Errors: errForeign,
-// a versionError, or what is wrong with it.
+// decodeDirectory reads a directory of this major version. Errors: wire.ErrForeign,
+// a wire.VersionError, or what is wrong with it.
 func decodeDirectory(data []byte) (received, error) {
-	fields, err := openFormat(data, kindDirectory)
+	fields, err := wire.Open(data, wire.KindDirectory)
 	if err != nil {
 		return received{}, err
 	}
@@ -162,24 +164,24 @@ func decodeDirectory(data []byte) (received, error) {
 		d      = &r.directory
 		owners []ownerList
 	)
-	err = eachField(fields, func(tag uint64, c *cursor) error {
+	err = wire.EachField(fields, func(tag uint64, c *wire.Cursor) error {
 		switch tag {
 		case tagGeneration:
-			d.Generation = c.int32()
+			d.Generation = c.Int32()
 		case tagTopics:
-			r.counts = c.counts()
+			r.counts = readCounts(c)
 		case tagProblem:
-			d.Problem = string(c.b)
+			d.Problem = string(c.Rest())
 		case tagTruncated:
-			d.Truncated = c.uvarint() != 0
+			d.Truncated = c.Uvarint() != 0
 		case tagInnerDown:
-			r.inner = c.b
+			r.inner = c.Rest()
 		case tagMember:
-			m, err := decodeMember(c.b)
+			m, err := decodeMember(c.Rest())
 			d.Members = append(d.Members, m)
 			return err
 		case tagOwners:
-			owners = append(owners, c.ownerList())
+			owners = append(owners, readOwners(c))
 		}
 		return nil
 	})
@@ -195,28 +197,28 @@ func decodeDirectory(data []byte) (received, error) {
 
 func decodeMember(fields []byte) (Member, error) {
 	var m Member
-	err := eachField(fields, func(tag uint64, c *cursor) error {
+	err := wire.EachField(fields, func(tag uint64, c *wire.Cursor) error {
 		switch tag {
 		case tagMemberID:
-			m.MemberID = string(c.b)
+			m.MemberID = string(c.Rest())
 		case tagMemberStable:
-			m.ID = string(c.b)
+			m.ID = string(c.Rest())
 		case tagMemberAddr:
-			m.Address = string(c.b)
+			m.Address = string(c.Rest())
 		case tagMemberInst:
-			m.Instance = string(c.b)
+			m.Instance = string(c.Rest())
 		}
 		return nil
 	})
 	return m, err
 }
 
-func (c *cursor) ownerList() ownerList {
-	o := ownerList{topics: c.texts()}
-	n := c.length()
+func readOwners(c *wire.Cursor) ownerList {
+	o := ownerList{topics: c.Texts()}
+	n := c.Length()
 	o.codes = make([]uint32, 0, n)
 	for range n {
-		o.codes = append(o.codes, uint32(c.int32()))
+		o.codes = append(o.codes, uint32(c.Int32()))
 	}
 	return o
 }
@@ -230,8 +232,8 @@ func (d *Directory) fill(lists []ownerList) error {
 	for _, list := range lists {
 		// A list is written once for all its topics: a short one could ask for
 		// any amount of memory.
-		if cells += len(list.topics) * len(list.codes); cells > maxInflated {
-			return fmt.Errorf("owners of more than %d partitions", maxInflated)
+		if cells += len(list.topics) * len(list.codes); cells > wire.MaxInflated {
+			return fmt.Errorf("owners of more than %d partitions", wire.MaxInflated)
 		}
 		for _, topic := range list.topics {
 			if err := d.fillTopic(topic, list.codes); err != nil {

@@ -2,6 +2,8 @@ package assign
 
 import (
 	"encoding/binary"
+
+	"joiner/internal/wire"
 )
 
 // The fields of user data.
@@ -46,55 +48,55 @@ type held struct {
 }
 
 func (u *userData) encode() []byte {
-	b := header(kindUserData)
-	b = appendText(b, tagID, u.ID)
-	b = appendText(b, tagAddress, u.Address)
-	b = appendText(b, tagInstance, u.Instance)
+	b := wire.Header(wire.KindUserData)
+	b = wire.AppendText(b, tagID, u.ID)
+	b = wire.AppendText(b, tagAddress, u.Address)
+	b = wire.AppendText(b, tagInstance, u.Instance)
 	if u.counts.epoch > 0 {
-		b = appendField(b, tagCounts, u.counts.append(nil))
+		b = wire.AppendField(b, tagCounts, u.counts.append(nil))
 	}
 	if len(u.held.indices) > 0 {
 		body := binary.AppendUvarint(nil, uint64(max(u.held.since, 0)))
-		b = appendField(b, tagHeld, appendRuns(body, u.held.indices))
+		b = wire.AppendField(b, tagHeld, wire.AppendRuns(body, u.held.indices))
 	}
 	if u.eager {
-		b = appendNumber(b, tagFlags, flagEager)
+		b = wire.AppendNumber(b, tagFlags, flagEager)
 	}
 	if len(u.joined) > 0 {
-		b = appendField(b, tagJoined, appendTexts(nil, u.joined))
+		b = wire.AppendField(b, tagJoined, wire.AppendTexts(nil, u.joined))
 	}
 	if len(u.inner) > 0 {
-		b = appendField(b, tagInner, u.inner)
+		b = wire.AppendField(b, tagInner, u.inner)
 	}
 	return b
 }
 
-// decodeUserData reads user data of this major version. Errors: errForeign,
-// a versionError, or what is wrong with it.
+// decodeUserData reads user data of this major version. Errors: wire.ErrForeign,
+// a wire.VersionError, or what is wrong with it.
 func decodeUserData(data []byte) (userData, error) {
-	fields, err := openFormat(data, kindUserData)
+	fields, err := wire.Open(data, wire.KindUserData)
 	if err != nil {
 		return userData{}, err
 	}
 	var u userData
-	err = eachField(fields, func(tag uint64, c *cursor) error {
+	err = wire.EachField(fields, func(tag uint64, c *wire.Cursor) error {
 		switch tag {
 		case tagID:
-			u.ID = string(c.b)
+			u.ID = string(c.Rest())
 		case tagAddress:
-			u.Address = string(c.b)
+			u.Address = string(c.Rest())
 		case tagInstance:
-			u.Instance = string(c.b)
+			u.Instance = string(c.Rest())
 		case tagCounts:
-			u.counts = c.counts()
+			u.counts = readCounts(c)
 		case tagHeld:
-			u.held = held{since: c.int32(), indices: c.runs()}
+			u.held = held{since: c.Int32(), indices: c.Runs()}
 		case tagFlags:
-			u.eager = c.uvarint()&flagEager != 0
+			u.eager = c.Uvarint()&flagEager != 0
 		case tagJoined:
-			u.joined = c.texts()
+			u.joined = c.Texts()
 		case tagInner:
-			u.inner = c.b
+			u.inner = c.Rest()
 		}
 		return nil
 	})

@@ -8,6 +8,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"go.uber.org/zap"
+
+	"joiner/internal/wire"
 )
 
 // wrapper is one of sarama's own strategies with our data around it, under
@@ -70,7 +72,7 @@ func (w *wrapper) AssignmentData(memberID string, topics map[string][]int32, gen
 	}
 	data := w.directory(generation)
 	if len(inner) > 0 {
-		data = appendField(data, tagInnerDown, inner)
+		data = wire.AppendField(data, tagInnerDown, inner)
 	}
 	return data, nil
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"joiner/internal/wire"
 )
 
 // Under sarama's own strategies every partition has one owner whatever comes
@@ -131,7 +133,7 @@ func TestRollingChangeFromForeignConsumers(t *testing.T) {
 				t.Errorf("the change of leader moved (-before +after):\n%s", diff)
 			}
 			// The foreign consumer got nothing of ours, and can lead again.
-			if strings.Contains(string(f.userData), string(header(kindDirectory))) {
+			if strings.Contains(string(f.userData), string(wire.Header(wire.KindDirectory))) {
 				t.Errorf("the foreign consumer was sent %q", f.userData)
 			}
 			mixedGroup(t, ours, f, 3, false)
@@ -241,7 +243,7 @@ func TestStickyLeavesOutWhatItCannotRead(t *testing.T) {
 	}
 	for name, data := range map[string][]byte{
 		"garbage": {1, 2, 3}, "huge": {0x7f, 0xff, 0xff, 0xff}, "empty": {},
-		"a directory": header(kindDirectory), "a later joiner's": otherVersion(2)(header(kindUserData)),
+		"a directory": wire.Header(wire.KindDirectory), "a later joiner's": otherVersion(2)(wire.Header(wire.KindUserData)),
 	} {
 		plan, err := strategies[0].Plan(map[string]sarama.ConsumerGroupMemberMetadata{
 			"a": {Topics: pair(), UserData: data}, "b": {Topics: pair()},
@@ -267,7 +269,7 @@ func TestStickyEchoesWhatItWasSent(t *testing.T) {
 	}
 	for name, data := range map[string][]byte{
 		"a foreign leader": sent,
-		"a joiner":         appendField(header(kindDirectory), tagInnerDown, sent),
+		"a joiner":         wire.AppendField(wire.Header(wire.KindDirectory), tagInnerDown, sent),
 	} {
 		for _, bare := range []bool{false, true} {
 			opts := Options{Strategy: Sticky}
