@@ -45,6 +45,9 @@ type Options struct {
 	// Private asks for a cluster of one's own even where KAFKA_BROKERS is
 	// set: for tests that stop brokers, or that need Settings.
 	Private bool
+	// Secure asks for the listeners, users and ACLs of test/kafka/up --secure.
+	// It implies Private.
+	Secure bool
 }
 
 // Cluster is a running cluster.
@@ -55,6 +58,8 @@ type Cluster struct {
 	// Dir is where the nodes' data, logs and pid files lie; empty for a
 	// foreign cluster, whose brokers cannot be stopped.
 	Dir string
+	// Secure is nil unless Options.Secure was set.
+	Secure *Secure
 
 	scripts string
 	owned   bool
@@ -93,7 +98,7 @@ func Launch(ctx context.Context, opts Options) (*Cluster, error) {
 		return nil, err
 	}
 	scripts := filepath.Join(root, "test", "kafka")
-	if brokers := os.Getenv("KAFKA_BROKERS"); brokers != "" && !opts.Private {
+	if brokers := os.Getenv("KAFKA_BROKERS"); brokers != "" && !opts.Private && !opts.Secure {
 		return &Cluster{Brokers: strings.Split(brokers, ","), Dir: os.Getenv("KAFKA_DIR"), scripts: scripts}, nil
 	}
 
@@ -107,6 +112,11 @@ func Launch(ctx context.Context, opts Options) (*Cluster, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	c.Brokers = strings.Split(env["KAFKA_BROKERS"], ",")
+	if opts.Secure {
+		if c.Secure, err = newSecure(env); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
 	return c, nil
 }
 
@@ -115,6 +125,9 @@ func (c *Cluster) up(ctx context.Context, opts Options) (map[string]string, erro
 	args := []string{"--dir", c.Dir, "--watch", strconv.Itoa(os.Getpid())}
 	if opts.Brokers > 0 {
 		args = append(args, "--brokers", strconv.Itoa(opts.Brokers))
+	}
+	if opts.Secure {
+		args = append(args, "--secure")
 	}
 	for _, s := range opts.Settings {
 		args = append(args, "--set", s)
@@ -156,7 +169,7 @@ func (c *Cluster) Topic(t testing.TB, name string, partitions int32, configs map
 	// Not the administrator of the creation: the test may have stopped the
 	// broker that it was connected to.
 	t.Cleanup(func() {
-		admin, err := sarama.NewClusterAdmin(c.Brokers, Config())
+		admin, err := sarama.NewClusterAdmin(c.Brokers, c.Config())
 		if err != nil {
 			return // the cluster is gone already
 		}
@@ -171,7 +184,7 @@ func (c *Cluster) Topic(t testing.TB, name string, partitions int32, configs map
 // leader for each of its partitions. The replication factor is the cluster's
 // default; configs may be nil.
 func (c *Cluster) CreateTopic(name string, partitions int32, configs map[string]string) error {
-	admin, err := sarama.NewClusterAdmin(c.Brokers, Config())
+	admin, err := sarama.NewClusterAdmin(c.Brokers, c.Config())
 	if err != nil {
 		return fmt.Errorf("connecting to %v: %w", c.Brokers, err)
 	}
@@ -194,7 +207,7 @@ func (c *Cluster) CreateTopic(name string, partitions int32, configs map[string]
 func (c *Cluster) awaitTopic(name string, partitions int32) error {
 	deadline := time.Now().Add(time.Minute)
 	for _, address := range c.Brokers {
-		for !leads(address, name, partitions) {
+		for !c.leads(address, name, partitions) {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("topic %s: broker %s does not know leaders for its %d partitions", name, address, partitions)
 			}
@@ -204,9 +217,9 @@ func (c *Cluster) awaitTopic(name string, partitions int32) error {
 	return nil
 }
 
-func leads(address, topic string, partitions int32) bool {
+func (c *Cluster) leads(address, topic string, partitions int32) bool {
 	broker := sarama.NewBroker(address)
-	if err := broker.Open(Config()); err != nil {
+	if err := broker.Open(c.Config()); err != nil {
 		return false
 	}
 	defer func() { _ = broker.Close() }()
@@ -222,7 +235,8 @@ func leads(address, topic string, partitions int32) bool {
 	return true
 }
 
-// Config returns a sarama configuration for test clients of this cluster.
+// Config returns a sarama configuration for test clients of a cluster that asks
+// nobody who he is.
 func Config() *sarama.Config {
 	config := sarama.NewConfig()
 	config.Version = sarama.V2_8_0_0
@@ -235,7 +249,7 @@ func Config() *sarama.Config {
 // Admin returns an administrator that is closed when the test ends.
 func (c *Cluster) Admin(t testing.TB) sarama.ClusterAdmin {
 	t.Helper()
-	admin, err := sarama.NewClusterAdmin(c.Brokers, Config())
+	admin, err := sarama.NewClusterAdmin(c.Brokers, c.Config())
 	if err != nil {
 		t.Fatalf("connecting to %v: %v", c.Brokers, err)
 	}
@@ -260,6 +274,9 @@ func (c *Cluster) ConsoleProduce(t testing.TB, topic string, records []KeyValue,
 	}
 	for _, p := range properties {
 		args = append(args, "--command-property", p)
+	}
+	if c.Secure != nil {
+		args = append(args, "--command-config", c.Secure.File("admin.properties"))
 	}
 	c.Tool(t, lines(t, records), "ConsoleProducer", args...)
 }
@@ -312,6 +329,9 @@ func (c *Cluster) Kcat(t testing.TB, stdin io.Reader, args ...string) string {
 		}
 	}
 	cmd := exec.CommandContext(ctx, "kcat", append([]string{"-b", c.bootstrap()}, args...)...)
+	if c.Secure != nil {
+		cmd.Env = append(os.Environ(), "KCAT_CONFIG="+c.Secure.File("kcat.conf"))
+	}
 	out, err := run(cmd, stdin)
 	if err != nil {
 		t.Fatal(err)

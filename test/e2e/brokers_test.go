@@ -81,7 +81,7 @@ type watcher struct {
 
 func (w *World) watcher() *watcher {
 	w.t.Helper()
-	client, err := sarama.NewClient(w.Brokers, cluster.Config())
+	client, err := sarama.NewClient(w.Brokers, w.Config())
 	if err != nil {
 		w.t.Fatalf("client: %v", err)
 	}

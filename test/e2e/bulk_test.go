@@ -17,7 +17,7 @@ const bulkBatch = 5000
 // message needs its timestamp and its partition.
 func (w *World) SendBulk(messages []*sarama.ProducerMessage) {
 	w.t.Helper()
-	config := producerConfig()
+	config := w.producerConfig()
 	client, err := sarama.NewClient(w.Brokers, config)
 	if err != nil {
 		w.t.Fatalf("client: %v", err)

@@ -33,8 +33,8 @@ type Steady struct {
 }
 
 // steadyProducerConfig outlives brokers that are away for a minute.
-func steadyProducerConfig() *sarama.Config {
-	config := producerConfig()
+func (w *World) steadyProducerConfig() *sarama.Config {
+	config := w.producerConfig()
 	config.Producer.Retry.Max = 1200
 	config.Producer.Retry.Backoff = 100 * time.Millisecond
 	config.Metadata.Retry.Max = 600
@@ -45,7 +45,7 @@ func steadyProducerConfig() *sarama.Config {
 // ends with Stop, or at the end of the test.
 func (w *World) Steady(ticks, notes int, symbols []string) *Steady {
 	w.t.Helper()
-	client, err := sarama.NewClient(w.Brokers, steadyProducerConfig())
+	client, err := sarama.NewClient(w.Brokers, w.steadyProducerConfig())
 	if err != nil {
 		w.t.Fatalf("client of the steady producer: %v", err)
 	}

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-
-	"joiner/test/cluster"
 )
 
 // Tail notes when alerts arrive at a consumer. An output's own timestamp is its
@@ -23,7 +21,7 @@ type Tail struct {
 // Tail begins at the ends of the alerts' partitions, and ends with the test.
 func (w *World) Tail() *Tail {
 	w.t.Helper()
-	config := cluster.Config()
+	config := w.Config()
 	config.Consumer.MaxWaitTime = 50 * time.Millisecond
 	consumer, err := sarama.NewConsumer(w.Brokers, config)
 	if err != nil {

@@ -144,8 +144,8 @@ type Producer struct {
 
 // producerConfig is of an idempotent producer: what it sends lies in order and
 // once.
-func producerConfig() *sarama.Config {
-	config := cluster.Config()
+func (w *World) producerConfig() *sarama.Config {
+	config := w.Config()
 	config.Producer.RequiredAcks = sarama.WaitForAll
 	config.Producer.Idempotent = true
 	config.Net.MaxOpenRequests = 1
@@ -158,7 +158,7 @@ func producerConfig() *sarama.Config {
 // Producer returns a producer that is closed when the test ends.
 func (w *World) Producer() *Producer {
 	w.t.Helper()
-	return w.newProducer(producerConfig())
+	return w.newProducer(w.producerConfig())
 }
 
 // TxnProducer returns a transactional producer that is closed when the test
@@ -166,7 +166,7 @@ func (w *World) Producer() *Producer {
 // timeout (at least 1 s).
 func (w *World) TxnProducer(timeout time.Duration) *Producer {
 	w.t.Helper()
-	config := producerConfig()
+	config := w.producerConfig()
 	config.Producer.Transaction.ID = w.Name("txn")
 	config.Producer.Transaction.Timeout = timeout
 	// The next transaction cannot begin before the markers of the one before
@@ -326,7 +326,7 @@ func (w *World) ReadCommitted(topic string, want int) map[int32][]*sarama.Consum
 // and aborted ones, which no consumer shows.
 func (w *World) read(topic string, want int) map[int32][]*sarama.ConsumerMessage {
 	w.t.Helper()
-	config := cluster.Config()
+	config := w.Config()
 	config.Consumer.IsolationLevel = sarama.ReadCommitted
 	config.Consumer.Fetch.Default = 4 << 20
 	config.Consumer.MaxProcessingTime = time.Minute // the loop below takes one partition after the other

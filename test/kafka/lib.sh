@@ -115,13 +115,15 @@ await_end() {
 
 # launch DIR: starts the node that was formatted there.
 launch() {
-	local dir=$1 heap=${KAFKA_HEAP:-512m}
+	local dir=$1 heap=${KAFKA_HEAP:-512m} options=()
+	if [[ -f $dir/jvm.options ]]; then mapfile -t options <"$dir/jvm.options"; fi
 	# Its own session: a Ctrl-C at the terminal is not for the brokers.
 	setsid "$JAVA" -Xmx"$heap" -XX:+UseSerialGC -Djava.awt.headless=true \
 		-XX:+ExitOnOutOfMemoryError \
 		-Dorg.slf4j.simpleLogger.defaultLogLevel="${KAFKA_LOG_LEVEL:-warn}" \
 		-Dorg.slf4j.simpleLogger.showDateTime=true \
 		-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS \
+		${options[@]+"${options[@]}"} \
 		-cp "$BROKER_CLASSPATH" kafka.Kafka "$dir/server.properties" \
 		>>"$dir/log" 2>&1 </dev/null 9>&- &
 	echo $! >"$dir/pid"
