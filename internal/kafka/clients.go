@@ -29,6 +29,7 @@ type Clients struct {
 	faults *sampler
 	conns  []*conns // of all clients
 	joins  *conns   // the coordinator client's, among them
+	lease  *lease
 
 	mu       sync.Mutex
 	fetchers []*Fetcher
@@ -47,7 +48,7 @@ func Connect(ctx context.Context, o Options) (*Clients, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("kafka options: %w", err)
 	}
-	c := &Clients{opts: o, faults: newSampler(o.Log)}
+	c := &Clients{opts: o, faults: newSampler(o.Log), lease: newLease()}
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -72,6 +73,9 @@ func (c *Clients) open() error {
 		{"log", &c.Log, logConfig},
 	} {
 		dialer := newConns(c.opts)
+		if one.name == "coordinator" {
+			dialer.watch = c.lease.watch
+		}
 		c.conns = append(c.conns, dialer)
 		client, err := sarama.NewClient(c.opts.Brokers, one.config(c.opts, dialer))
 		if err != nil {

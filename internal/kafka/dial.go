@@ -15,10 +15,12 @@ import (
 // waits for the response too: to interrupt a request, the connection itself
 // has to be closed underneath, which sarama then reports to the request's
 // caller. Connections are handed out as they are, not wrapped, because sarama
-// looks for *net.TCPConn to see whether one is broken.
+// looks for *net.TCPConn to see whether one is broken; but for those to the
+// coordinator, which the lease watches, and whose heartbeats find out as soon.
 type conns struct {
 	dial   func(ctx context.Context, network, address string) (net.Conn, error)
-	ctx    context.Context // ends with shut
+	watch  func(net.Conn) net.Conn // looks at what passes; nil: nobody does
+	ctx    context.Context         // ends with shut
 	cancel context.CancelFunc
 
 	mu   sync.Mutex
@@ -58,12 +60,18 @@ func (c *conns) Dial(network, address string) (net.Conn, error) {
 		_ = conn.Close()
 		return nil, net.ErrClosed
 	}
+	if c.watch != nil {
+		conn = c.watch(conn)
+	}
 	c.open = append(slices.DeleteFunc(c.open, isClosed), conn)
 	return conn, nil
 }
 
 // isClosed tells whether this end has closed conn.
 func isClosed(conn net.Conn) bool {
+	if w, ok := conn.(*watched); ok {
+		conn = w.Conn
+	}
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
 		return false

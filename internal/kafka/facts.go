@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/IBM/sarama"
 	"go.uber.org/zap"
@@ -15,9 +16,19 @@ import (
 
 // Facts looks up what topics are like, always afresh, and makes output topics.
 type Facts struct {
-	client sarama.Client
-	faults *sampler
-	log    *zap.Logger
+	client  sarama.Client
+	faults  *sampler
+	log     *zap.Logger
+	cluster atomic.Pointer[string]
+}
+
+// Cluster is the cluster's id, as a broker told it together with topics; empty
+// before the first call of Topics.
+func (f *Facts) Cluster() string {
+	if id := f.cluster.Load(); id != nil {
+		return *id
+	}
+	return ""
 }
 
 // Topic is a topic as the cluster's metadata shows it.
@@ -49,6 +60,9 @@ func (f *Facts) Topics(ctx context.Context, names ...string) (map[string]Topic, 
 	})
 	if err != nil {
 		return nil, err
+	}
+	if resp.ClusterID != nil {
+		f.cluster.Store(resp.ClusterID)
 	}
 	for _, name := range names {
 		topics[name] = Topic{Name: name}

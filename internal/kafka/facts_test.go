@@ -24,6 +24,9 @@ func TestTopics(t *testing.T) {
 	if len(got) != 3 || got[small].Partitions != 1 || got[large].Partitions != 12 || got[missing].Exists() {
 		t.Errorf("got %+v", got)
 	}
+	if c.Facts.Cluster() == "" {
+		t.Error("no cluster id")
+	}
 	if got[small].ID == "" || got[small].ID == got[large].ID {
 		t.Errorf("topic ids %q and %q", got[small].ID, got[large].ID)
 	}

@@ -88,8 +88,14 @@ func TestGroupConsumesAndCommits(t *testing.T) {
 	c := k.connect(t, groupOptions)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	if got := c.Silence(); got < time.Hour {
+		t.Errorf("silent for %v outside the group", got)
+	}
 	h, group, ended := consume(ctx, t, c, topic)
 	eventually(t, "all records", func() bool { return h.records.Load() == 6 })
+	if got := c.Silence(); got > time.Hour {
+		t.Errorf("silent for %v in a session", got)
+	}
 
 	refused, err := c.CommitOffsets(deadline(t), h.generation(c), offsets{topic: {0: 2, 1: 1}})
 	if err != nil || len(refused) != 0 {
@@ -132,7 +138,11 @@ func TestSessionSurvivesTheCoordinatorsAbsence(t *testing.T) {
 		refused := g.refusals()
 		eventually(t, "the coordinator being looked for", func() bool { return g.refusals() > refused })
 		pause(ctx, 1200*time.Millisecond)
+		if got := c.Silence(); got < time.Second {
+			t.Errorf("silent for %v after an outage of 1.2s", got)
+		}
 		g.open()
+		eventually(t, "a sign of life", func() bool { return c.Silence() < time.Second })
 		// A record gets through and the member is known: the session lives.
 		got := h.records.Load()
 		send(t, p, topic, 0, "x")

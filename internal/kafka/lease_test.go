@@ -1,0 +1,149 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"math"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// frame is a length and that many bytes.
+func frame(body ...byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
+}
+
+func requestFrame(key, version int16, id int32) []byte {
+	b := binary.BigEndian.AppendUint16(nil, uint16(key))
+	b = binary.BigEndian.AppendUint16(b, uint16(version))
+	b = binary.BigEndian.AppendUint32(b, uint32(id))
+	return frame(append(b, "client and body"...)...)
+}
+
+func responseFrame(id int32, body ...byte) []byte {
+	return frame(append(binary.BigEndian.AppendUint32(nil, uint32(id)), body...)...)
+}
+
+// exchange passes one request and its response through a watched connection
+// and tells how long the session is silent, in the units of the fake clock: it
+// stands at 100 when the request leaves and at 107 at the end.
+func exchange(t *testing.T, request, response []byte) (silence time.Duration) {
+	t.Helper()
+	now := time.Unix(100, 0)
+	l := &lease{now: func() time.Time { return now }}
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	conn := l.watch(here)
+	go func() {
+		buf := make([]byte, len(request))
+		for n := 0; n < len(buf); {
+			m, err := there.Read(buf[n:])
+			if err != nil {
+				return
+			}
+			n += m
+		}
+		_, _ = there.Write(response)
+	}()
+	if _, err := conn.Write(request); err != nil {
+		t.Fatal(err)
+	}
+	now = time.Unix(107, 0)
+	buf := make([]byte, len(response))
+	for n := 0; n < len(buf); {
+		m, err := conn.Read(buf[n:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += m
+	}
+	return l.silence()
+}
+
+func TestLeaseTakesTheSessionsOwnSuccesses(t *testing.T) {
+	const proven, not = 7 * time.Second, time.Duration(math.MaxInt64)
+	for _, c := range []struct {
+		name     string
+		request  []byte
+		response []byte
+		want     time.Duration
+	}{
+		{"heartbeat v0", requestFrame(12, 0, 5), responseFrame(5, 0, 0), proven},
+		{"heartbeat v3", requestFrame(12, 3, 5), responseFrame(5, 0, 0, 0, 9, 0, 0), proven},
+		{"heartbeat v4", requestFrame(12, 4, 5), responseFrame(5, 0, 0, 0, 0, 9, 0, 0, 0), proven},
+		{"heartbeat during a rebalance", requestFrame(12, 3, 5), responseFrame(5, 0, 0, 0, 0, 0, 27), proven},
+		{"sync v3", requestFrame(14, 3, 5), responseFrame(5, 0, 0, 0, 0, 0, 0, 1, 2, 3), proven},
+		{"sync during a rebalance", requestFrame(14, 3, 5), responseFrame(5, 0, 0, 0, 0, 0, 27), not},
+		{"unknown member", requestFrame(12, 4, 5), responseFrame(5, 0, 0, 0, 0, 0, 0, 25, 0), not},
+		{"another's answer", requestFrame(12, 4, 5), responseFrame(6, 0, 0, 0, 0, 0, 0, 0, 0), not},
+		{"metadata", requestFrame(3, 9, 5), responseFrame(5, 0, 0, 0, 0, 0, 0, 0, 0), not},
+		{"a join", requestFrame(11, 5, 5), responseFrame(5, 0, 0, 0, 0, 0, 0), not},
+		{"cut short", requestFrame(12, 4, 5), responseFrame(5, 0, 0), not},
+		{"unknown tagged fields", requestFrame(12, 4, 5), responseFrame(5, 1, 0, 0, 0, 0, 0, 0), not},
+		{"no such stream", requestFrame(12, 4, 5), []byte("HTTP/1.1 400 Bad Request\r\n\r\n"), not},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := exchange(t, c.request, c.response); got != c.want {
+				t.Errorf("silent for %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// A machine that was suspended: the monotonic clock stood still, the wall clock
+// went on.
+func TestLeaseHeedsBothClocks(t *testing.T) {
+	sent := time.Now()
+	now := sent
+	l := &lease{now: func() time.Time { return now }}
+	l.prove(sent)
+	now = sent.Round(0).Add(time.Hour) // without a monotonic reading
+	if got := l.silence(); got < time.Hour {
+		t.Errorf("silent for %v after an hour by the wall clock", got)
+	}
+	l.prove(sent.Add(-time.Minute)) // an answer that was overtaken
+	now = sent.Add(time.Second)
+	if got := l.silence(); got > time.Minute/2 {
+		t.Errorf("silent for %v, a second after the newest proof", got)
+	}
+}
+
+// However a stream is cut into pieces, the same frames are found in it.
+func TestSplitterDoesNotCareForPieces(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bodies := rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 0, 40), 1, 10).Draw(t, "bodies")
+		var stream []byte
+		var want []string
+		for _, body := range bodies {
+			stream = append(stream, frame(body...)...)
+			if len(body) > 0 {
+				want = append(want, string(body[:min(len(body), responseHead)]))
+			}
+		}
+		s := splitter{want: responseHead}
+		var got []string
+		for len(stream) > 0 {
+			n := rapid.IntRange(1, len(stream)).Draw(t, "piece")
+			s.feed(stream[:n], func(head []byte) { got = append(got, string(head)) })
+			stream = stream[n:]
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("found %q, want %q", got, want)
+		}
+	})
+}
+
+func FuzzLease(f *testing.F) {
+	f.Add(requestFrame(12, 4, 5), responseFrame(5, 0, 0, 0, 0, 9, 0, 0, 0), 3)
+	f.Fuzz(func(_ *testing.T, out, in []byte, cut int) {
+		w := newLease().watch(nil).(*watched)
+		for _, piece := range [][]byte{out[:min(max(cut, 0), len(out))], out[min(max(cut, 0), len(out)):]} {
+			w.requests.feed(piece, func(head []byte) { w.request(head, time.Now()) })
+		}
+		w.responses.feed(in, w.response)
+	})
+}
