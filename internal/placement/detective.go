@@ -153,10 +153,7 @@ func (d *Detective) Likely() (name string, share float64, seen int) {
 // keys lie explains so many of them less than once in byChance times: each of
 // them with the chance of one in the number of partitions.
 func (d *Detective) beyondChance(explained int) bool {
-	if d.partitions < 2 {
-		return false // anything is explained by anybody
-	}
-	odds := int64(1)
+	odds := int64(1) // and stays it with one partition, where anything explains anything
 	for range explained {
 		if odds *= int64(d.partitions); odds >= byChance {
 			return true

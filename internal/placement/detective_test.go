@@ -68,6 +68,25 @@ func TestDetectiveOfMixedProducers(t *testing.T) {
 	}
 }
 
+// The same keys by two kinds of producers are twice as many placements, of
+// which each explains its own half.
+func TestDetectiveOfKeysInTwoPlaces(t *testing.T) {
+	d := NewDetective(12)
+	want := 0
+	for i := range 100 {
+		seen := make(map[int32]bool)
+		for _, name := range []string{"murmur2", "crc32"} {
+			n := at(t, placer(t, Options{Partitioner: name}), symbol(i), 12)
+			seen[n] = true
+			d.See(symbol(i), n)
+		}
+		want += len(seen)
+	}
+	if got, share, seen := d.Likely(); got != "" || seen != want || share > 0.6 {
+		t.Errorf("%q explains %v of %d, want none of %d", got, share, seen, want)
+	}
+}
+
 // A producer that spreads keys as it likes is nobody's partitioner.
 func TestDetectiveOfSpreadKeys(t *testing.T) {
 	for _, partitions := range []int32{1, 2, 6} {
