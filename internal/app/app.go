@@ -17,6 +17,7 @@ import (
 	"joiner/internal/deliver"
 	"joiner/internal/enrich"
 	"joiner/internal/kafka"
+	"joiner/internal/keys"
 	"joiner/internal/member"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
@@ -50,6 +51,7 @@ type App struct {
 	market  *enrich.MarketDecoder
 	note    *enrich.NoteDecoder
 	places  *places
+	keys    *keys.Watch
 	waiting *task.Waiting
 	faults  *sampled.Log
 	member  *member.Member
@@ -97,6 +99,7 @@ func New(o Options) (*App, error) {
 	if a.places, err = newPlaces(c.Topics); err != nil {
 		return nil, err
 	}
+	a.keys = newWatch(c.Topics, a.places, a.faults)
 	a.member = member.New(member.Options{
 		Topics: a.topics, NewTask: a.newTask, Interrupt: a.interruptJoin,
 		Fetcher: func() member.Fetcher { return fetcher{a.fetcher} },
@@ -160,6 +163,9 @@ func (a *App) Registry() *prometheus.Registry { return a.reg }
 
 // Member is the pod's standing in its group, for the demo and for tests.
 func (a *App) Member() *member.Member { return a.member }
+
+// Hottest returns the n symbols that this pod consumed most of lately.
+func (a *App) Hottest(n int) []keys.Hot { return a.keys.Hottest(n) }
 
 // Lookup answers a question about a partition that this pod owns.
 func (a *App) Lookup(q task.Query, done func(task.Answer)) {
@@ -435,6 +441,7 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 		},
 		Drain:   min(c.Group.RebalanceTimeout/3, c.Shutdown.Timeout/2),
 		Metrics: a.metrics.Partition(index, halves),
+		Keys:    a.keys.Partition(index),
 		Logger:  a.log,
 		Faults:  a.faults,
 	})

@@ -6,8 +6,10 @@ import (
 
 	"joiner/internal/assign"
 	"joiner/internal/config"
+	"joiner/internal/keys"
 	"joiner/internal/placement"
 	"joiner/internal/record"
+	"joiner/internal/sampled"
 )
 
 // places knows where keys belong, under the partition counts of the last
@@ -78,6 +80,29 @@ func (p *places) Former(symbol []byte) (int32, bool) {
 		return 0, false
 	}
 	return p.placer[record.Market].Partition(symbol, c.former[record.Market])
+}
+
+// Expected implements keys.Places.
+func (p *places) Expected(side record.Side, key []byte) (int32, bool) {
+	return p.placer[side].Partition(key, p.Partitions(side))
+}
+
+// Partitions implements keys.Places.
+func (p *places) Partitions(side record.Side) int32 { return p.counts.Load().now[side] }
+
+// Detective implements keys.Places.
+func (p *places) Detective(side record.Side) *placement.Detective {
+	return p.placer[side].Detective(p.Partitions(side))
+}
+
+// newWatch makes the watch over the keys of a pod's tasks.
+func newWatch(t config.Topics, p *places, faults *sampled.Log) *keys.Watch {
+	return keys.New(keys.Options{
+		Topics:       p.topics,
+		Partitioners: [record.Sides]string{t.MarketPartitioner(), t.NotificationPartitioner()},
+		Settings:     [record.Sides]string{"topics.market_updates_partitioner", "topics.notifications_partitioner"},
+		Places:       p, Faults: faults,
+	})
 }
 
 // At returns the judge of one index's keys.

@@ -32,6 +32,7 @@ func (a *App) Ready() server.Readiness {
 		r.Reasons = append(r.Reasons, "claims not started: partitions "+list(s.Starting))
 	}
 	r.Reasons = append(r.Reasons, a.outputs.reasons()...)
+	r.Notes = a.keys.Notes()
 	r.Ready = r.Assigned && len(r.Reasons) == 0
 	return r
 }

@@ -20,6 +20,7 @@ import (
 	"joiner/internal/assign"
 	"joiner/internal/enrich"
 	"joiner/internal/kafka"
+	"joiner/internal/keys"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
 	"joiner/internal/sampled"
@@ -169,6 +170,7 @@ func (w *world) newTask(index int32, halves [record.Sides]bool, flow task.Flow) 
 			return nil
 		},
 		Drain: time.Second, Metrics: w.all.Partition(index, halves), Logger: zaptest.NewLogger(w.t),
+		Keys:   keys.New(keys.Options{Faults: sampled.New(zap.NewNop(), nil)}).Partition(index), // nothing is misplaced
 		Faults: sampled.New(zap.NewNop(), nil),
 	})
 	w.mu.Lock()

@@ -287,6 +287,7 @@ func TestPartitionSeriesLeaveWithIt(t *testing.T) {
 		task.SetNext(s, ago(time.Minute))
 	}
 	task.SetTable(table{10, 1000})
+	task.SetHottest(func(record.Side) (float64, bool) { return 0.5, true })
 	lint(t, reg)
 
 	got := containing(series(t, reg), "partition=11")
@@ -303,6 +304,7 @@ func TestPartitionSeriesLeaveWithIt(t *testing.T) {
 	for _, name := range []string{
 		"joiner_partition_records_total", "joiner_committed_offset", "joiner_high_watermark_offset",
 		"joiner_lag_records", "joiner_lag_seconds", "joiner_retention_headroom_seconds",
+		"joiner_hottest_key_share_ratio",
 	} {
 		for _, topic := range []string{"market-updates", "notifications"} {
 			if !slices.Contains(got, name+"{partition=11,topic="+topic+"}") {
@@ -316,6 +318,22 @@ func TestPartitionSeriesLeaveWithIt(t *testing.T) {
 	if after := series(t, reg); !slices.Equal(before, after) {
 		t.Errorf("left behind: %v", containing(after, "partition="))
 	}
+}
+
+// The hottest key's share is shown where it is known, for the halves that the
+// pod owns.
+func TestHottestKeyShare(t *testing.T) {
+	m, reg := fresh(t)
+	m.Partition(0, both)
+	m.Partition(1, both).SetHottest(func(s record.Side) (float64, bool) { return 0.25, s == record.Notification })
+	m.Partition(2, [record.Sides]bool{record.Notification: true}).
+		SetHottest(func(record.Side) (float64, bool) { return 1, true })
+	compare(t, reg, `
+# HELP joiner_hottest_key_share_ratio Share of the hottest key among the partition's latest records; absent where these are too few or too old.
+# TYPE joiner_hottest_key_share_ratio gauge
+joiner_hottest_key_share_ratio{partition="1",topic="notifications"} 0.25
+joiner_hottest_key_share_ratio{partition="2",topic="notifications"} 1
+`, "joiner_hottest_key_share_ratio")
 }
 
 // A task that comes back while its former self is still closing keeps its series.

@@ -30,6 +30,7 @@ type Task struct {
 	label string
 
 	table            atomic.Pointer[Table]
+	hottest          atomic.Pointer[func(record.Side) (float64, bool)]
 	restoreRemaining atomic.Int64
 	sides            [record.Sides]side
 }
@@ -102,6 +103,11 @@ func (t *Task) ClearNext(s record.Side) { t.sides[s].next.Store(none) }
 // SetTable says whose size to show.
 func (t *Task) SetTable(table Table) { t.table.Store(&table) }
 
+// SetHottest says how to ask for the share, 0 to 1, that the hottest key has of
+// the side's records; false where that is not known, and then there is no
+// series. share is called from any goroutine and must not block.
+func (t *Task) SetHottest(share func(s record.Side) (float64, bool)) { t.hottest.Store(&share) }
+
 // SetRestoreRemaining notes how many records are to be read before the task
 // may join; below 0 counts as 0.
 func (t *Task) SetRestoreRemaining(records int64) { t.restoreRemaining.Store(max(0, records)) }
@@ -123,6 +129,7 @@ type partitions struct {
 	symbols, bytes, restoreRemaining *prometheus.Desc
 	records, committed, highWater    *prometheus.Desc
 	lagRecords, lagSeconds, headroom *prometheus.Desc
+	hottest                          *prometheus.Desc
 
 	mu    sync.Mutex
 	tasks map[int32]*Task
@@ -146,6 +153,8 @@ func newPartitions(topics [record.Sides]string, now func() time.Time) *partition
 		lagSeconds:       desc("joiner_lag_seconds", "Now minus the timestamp of the next unprocessed record, 0 when there is none.", "topic", "partition"),
 		headroom: desc("joiner_retention_headroom_seconds",
 			"Time until retention may delete the next unprocessed record; absent where retention is unlimited.", "topic", "partition"),
+		hottest: desc("joiner_hottest_key_share_ratio",
+			"Share of the hottest key among the partition's latest records; absent where these are too few or too old.", "topic", "partition"),
 	}
 }
 
@@ -177,7 +186,7 @@ func (p *partitions) open() []*Task {
 func (p *partitions) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		p.symbols, p.bytes, p.restoreRemaining, p.records, p.committed,
-		p.highWater, p.lagRecords, p.lagSeconds, p.headroom,
+		p.highWater, p.lagRecords, p.lagSeconds, p.headroom, p.hottest,
 	} {
 		ch <- d
 	}
@@ -214,6 +223,7 @@ func (c *collection) task(t *Task) int64 {
 	for i := range t.sides {
 		if t.sides[i].mine.Load() {
 			c.side(record.Side(i), &t.sides[i], t.label)
+			c.hottestKey(t, record.Side(i))
 		}
 	}
 	return bytes
@@ -240,6 +250,16 @@ func (c *collection) side(which record.Side, s *side, label string) {
 	c.gauge(c.lagSeconds, max(0, waiting.Seconds()), topic, label)
 	if retention := time.Duration(c.retention[which].Load()); retention > 0 {
 		c.gauge(c.headroom, (retention - waiting).Seconds(), topic, label)
+	}
+}
+
+func (c *collection) hottestKey(t *Task, which record.Side) {
+	share := t.hottest.Load()
+	if share == nil {
+		return
+	}
+	if ratio, ok := (*share)(which); ok {
+		c.gauge(c.hottest, ratio, c.topics[which], t.label)
 	}
 }
 

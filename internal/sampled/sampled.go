@@ -40,10 +40,17 @@ func New(log *zap.Logger, now func() time.Time) *Log {
 // Warn logs message unless one of its kind was logged shortly before. Kinds
 // come from small sets (an error's name, a topic): they are kept for ever.
 func (l *Log) Warn(kind, message string, fields ...zap.Field) {
+	l.WarnFunc(kind, func() (string, []zap.Field) { return message, fields })
+}
+
+// WarnFunc is Warn for a line that costs something to make: line is called only
+// where it is logged.
+func (l *Log) WarnFunc(kind string, line func() (message string, fields []zap.Field)) {
 	suppressed, ok := l.admit(kind)
 	if !ok {
 		return
 	}
+	message, fields := line()
 	if suppressed > 0 {
 		fields = append(fields, zap.Int64("suppressed", suppressed))
 	}

@@ -32,3 +32,14 @@ func TestLogCountsWhatItSuppresses(t *testing.T) {
 		t.Errorf("logged %v, want %v", got, want)
 	}
 }
+
+func TestWarnFuncMakesOnlyWhatIsLogged(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	l, made := New(zap.New(core), nil), 0
+	for range 3 {
+		l.WarnFunc("a", func() (string, []zap.Field) { made++; return "fault a", []zap.Field{zap.Int("n", made)} })
+	}
+	if made != 1 || logs.Len() != 1 || logs.All()[0].ContextMap()["n"] != int64(1) {
+		t.Errorf("made %d lines, logged %v", made, logs.All())
+	}
+}

@@ -43,6 +43,9 @@ func readyz(status Status) http.HandlerFunc {
 		if r.Reasons == nil {
 			r.Reasons = []string{} // a list for every reader, never null
 		}
+		if r.Notes == nil {
+			r.Notes = []string{}
+		}
 		code := http.StatusOK
 		if !r.Ready {
 			code = http.StatusServiceUnavailable

@@ -34,6 +34,9 @@ type Readiness struct {
 	// Reasons say what is missing, naming topics and partitions; empty when
 	// ready.
 	Reasons []string `json:"reasons"`
+	// Notes are what an operator should know and what makes no pod unready,
+	// such as misplaced keys; most often empty.
+	Notes []string `json:"notes"`
 }
 
 // Options says what to serve, and where.

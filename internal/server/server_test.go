@@ -144,20 +144,28 @@ func TestReadiness(t *testing.T) {
 			503,
 			map[string]any{
 				"ready": false, "assigned": true, "restoring": true, "caught_up": false,
-				"reasons": []any{"partition 3 of market-updates: 42 records to restore"},
+				"reasons": []any{"partition 3 of market-updates: 42 records to restore"}, "notes": []any{},
 			},
 		},
 		{
 			ready(),
 			200,
-			map[string]any{"ready": true, "assigned": true, "restoring": false, "caught_up": true, "reasons": []any{}},
+			map[string]any{"ready": true, "assigned": true, "restoring": false, "caught_up": true, "reasons": []any{}, "notes": []any{}},
+		},
+		{
+			Readiness{Ready: true, Assigned: true, CaughtUp: true, Notes: []string{"3 of 30 records are misplaced"}},
+			200,
+			map[string]any{
+				"ready": true, "assigned": true, "restoring": false, "caught_up": true,
+				"reasons": []any{}, "notes": []any{"3 of 30 records are misplaced"},
+			},
 		},
 		{
 			Readiness{Reasons: []string{"no assignment yet"}},
 			503,
 			map[string]any{
 				"ready": false, "assigned": false, "restoring": false, "caught_up": false,
-				"reasons": []any{"no assignment yet"},
+				"reasons": []any{"no assignment yet"}, "notes": []any{},
 			},
 		},
 	} {

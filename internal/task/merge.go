@@ -364,7 +364,7 @@ func (t *Task) takeTick(b *batch) bool {
 	} else {
 		m.tally.applied[t.table.Apply(&h.tick, rec.Offset)]++
 	}
-	m.tally.took(record.Market, t.o.Placement.WellPlaced(record.Market, rec.Key))
+	t.saw(record.Market, rec, h.tick.Symbol)
 	m.pos[record.Market] = rec.Offset + 1
 	if len(m.lines) > 0 && h.bad == nil && !h.tick.Tombstone {
 		t.priceCame(h.tick.Symbol)
@@ -381,7 +381,7 @@ func (t *Task) takeNote(b *batch) bool {
 	}
 	rec, h := b.record(), &b.head
 	p := t.newPlace(record.Notification, rec)
-	m.tally.took(record.Notification, t.o.Placement.WellPlaced(record.Notification, rec.Key))
+	t.saw(record.Notification, rec, h.note.Symbol)
 	if h.bad != nil {
 		t.deadLetter(p, h.bad.Kind, h.bad.Detail)
 	} else {
@@ -502,4 +502,5 @@ func (t *Task) finish() {
 		t.log.Warn("last commit failed, records since the one before are joined again", zap.Error(err))
 	}
 	t.o.Metrics.Close()
+	t.o.Keys.Close()
 }

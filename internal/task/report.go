@@ -37,6 +37,7 @@ func (t *Task) report(next [record.Sides]record.Millis) {
 		}
 		m.CountRecords(side, c.consumed[side])
 		count(m.Misplaced[side].Add, c.misplaced[side])
+		t.o.Keys.Judged(side, c.consumed[side], c.misplaced[side])
 		m.SetNext(side, next[side])
 	}
 	*c = tally{}

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"joiner/internal/enrich"
+	"joiner/internal/keys"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
 	"joiner/internal/sampled"
@@ -73,6 +74,7 @@ type Options struct {
 	Drain time.Duration
 
 	Metrics *metrics.Task
+	Keys    *keys.Partition
 	Logger  *zap.Logger
 	// Faults logs bad records, the first of a kind at once and later ones
 	// sparingly; the pod's tasks share it.
@@ -184,6 +186,13 @@ type inbox struct {
 // mine are then started by the caller, who freezes the task when one of them
 // ends.
 func New(o Options) *Task {
+	t := build(o)
+	go t.run()
+	return t
+}
+
+// build makes a task without its goroutine.
+func build(o Options) *Task {
 	o.Limits = o.Limits.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &Task{
@@ -201,7 +210,7 @@ func New(o Options) *Task {
 	t.ledger.init(t)
 	t.merge.init()
 	o.Metrics.SetTable(t.table)
-	go t.run()
+	o.Metrics.SetHottest(o.Keys.Share)
 	return t
 }
 

@@ -15,7 +15,9 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"joiner/internal/enrich"
+	"joiner/internal/keys"
 	"joiner/internal/metrics"
+	"joiner/internal/placement"
 	"joiner/internal/record"
 	"joiner/internal/sampled"
 )
@@ -31,7 +33,7 @@ const (
 
 // world is everything around a task, in memory: two logs, their ends, a sink.
 type world struct {
-	t    *testing.T
+	t    testing.TB
 	task *Task
 	opts Options
 
@@ -58,7 +60,7 @@ type fakeLog struct {
 	recs       []record.Record
 }
 
-func newWorld(t *testing.T, change func(*Options)) *world {
+func newWorld(t testing.TB, change func(*Options)) *world {
 	w := &world{t: t, owns: map[int32]bool{}}
 	market, err := enrich.NewMarketDecoder(enrich.MarketOptions{Symbol: "key", Price: "price", EventTime: "record", EventTimeUnit: "auto"})
 	if err != nil {
@@ -79,6 +81,7 @@ func newWorld(t *testing.T, change func(*Options)) *world {
 		Commit:  w.commit,
 		Drain:   5 * time.Second,
 		Metrics: m.Partition(3, [record.Sides]bool{true, true}),
+		Keys:    keys.New(keys.Options{Places: w, Faults: sampled.New(zap.NewNop(), nil)}).Partition(3),
 		Logger:  zaptest.NewLogger(t),
 		Faults:  sampled.New(zap.NewNop(), nil),
 	}
@@ -277,6 +280,11 @@ func (w *world) WellPlaced(_ record.Side, key []byte) bool {
 	return !ok || home == w.opts.Index
 }
 
+// Expected, Partitions and Detective implement keys.Places.
+func (w *world) Expected(_ record.Side, key []byte) (int32, bool) { return w.Home(key) }
+func (w *world) Partitions(record.Side) int32                     { return 6 }
+func (w *world) Detective(record.Side) *placement.Detective       { return placement.NewDetective(6) }
+
 // Owns implements Prices.
 func (w *world) Owns(partition int32) bool {
 	return w.owns[partition] || partition == w.opts.Index && w.opts.Mine[record.Market]
@@ -302,7 +310,7 @@ func (w *world) outputs() []string {
 }
 
 // describe puts an output into words: key, source offset, price or reason.
-func describe(t *testing.T, o *record.Output) string {
+func describe(t testing.TB, o *record.Output) string {
 	t.Helper()
 	source := header(o, "joiner-source")
 	if o.Topic == deadTopic {
