@@ -89,17 +89,35 @@ func (p *Placer) reserve(r Reserved) error {
 // (producers spread those as they like), for a key whose reserved partition
 // does not exist, and where every partition is reserved for others.
 func (p *Placer) Partition(key []byte, partitions int32) (int32, bool) {
-	if p.hash == nil || len(key) == 0 || partitions <= 0 {
+	if p.hash == nil || partitions <= 0 {
 		return 0, false
 	}
 	if own, ok := p.symbols[string(key)]; ok {
 		return own, own < partitions
+	}
+	return p.hashed(key, partitions)
+}
+
+// hashed is where key belongs as one without a partition of its own.
+func (p *Placer) hashed(key []byte, partitions int32) (int32, bool) {
+	if p.hash == nil || len(key) == 0 || partitions <= 0 {
+		return 0, false
 	}
 	left := partitions - p.reservedBelow(partitions)
 	if left == 0 {
 		return 0, false
 	}
 	return p.pick(p.hash.Partition(key, left)), true
+}
+
+// Former returns the partition that key belonged to when the topic had fewer
+// partitions. It differs from Partition for reserved keys whose partition came
+// with the growth: before, they were keys like all others.
+func (p *Placer) Former(key []byte, partitions int32) (int32, bool) {
+	if own, ok := p.symbols[string(key)]; ok && own >= partitions {
+		return p.hashed(key, partitions)
+	}
+	return p.Partition(key, partitions)
 }
 
 // WellPlaced reports whether key may lie in partition, in a topic that has that
@@ -114,7 +132,7 @@ func (p *Placer) WellPlaced(key []byte, partition, partitions, previous int32) b
 	if previous <= 0 {
 		return false
 	}
-	want, known = p.Partition(key, previous)
+	want, known = p.Former(key, previous)
 	return known && want == partition
 }
 

@@ -198,6 +198,34 @@ func TestWellPlaced(t *testing.T) {
 	}
 }
 
+// A premium partition that came with a growth: what was written before lies
+// where it was hashed to then.
+func TestReservedPartitionThatIsNew(t *testing.T) {
+	premium := []byte("AAPL")
+	p := placer(t, Options{Partitioner: "murmur2", Reserved: []Reserved{{Partition: 6, Symbols: [][]byte{premium}}}})
+	plain := placer(t, Options{Partitioner: "murmur2"})
+	before, _ := plain.Partition(premium, 6)
+	if got, ok := p.Former(premium, 6); !ok || got != before {
+		t.Errorf("before the growth it was in %d, %t, want %d", got, ok, before)
+	}
+	for partition := range int32(7) {
+		want := partition == before || partition == 6
+		if got := p.WellPlaced(premium, partition, 7, 6); got != want {
+			t.Errorf("in partition %d: %t, want %t", partition, got, want)
+		}
+	}
+	// One that was there before, and the others.
+	p = placer(t, Options{Partitioner: "murmur2", Reserved: []Reserved{{Partition: 2, Symbols: [][]byte{premium}}}})
+	if got, ok := p.Former(premium, 6); !ok || got != 2 {
+		t.Errorf("it was in %d, %t", got, ok)
+	}
+	other := []byte("MSFT")
+	want, _ := p.Partition(other, 6)
+	if got, ok := p.Former(other, 6); !ok || got != want {
+		t.Errorf("%q was in %d, %t, want %d", other, got, ok, want)
+	}
+}
+
 func TestNewRefuses(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"unknown partitioner": {Partitioner: "md5"},
