@@ -6,11 +6,11 @@ import (
 	"joiner/internal/config"
 )
 
-// advertised is the address that the group is told for requests between pods:
+// Advertised is the address that the group is told for requests between pods:
 // peer.advertise, else the host in peer.listen, else the first address of this
 // machine that is no loopback, with the port of peer.listen where none is
 // given. It is empty where nothing of the kind is known.
-func advertised(p config.Peer) string {
+func Advertised(p config.Peer) string {
 	host, port, err := net.SplitHostPort(p.Listen)
 	if err != nil {
 		return ""

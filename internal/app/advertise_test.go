@@ -14,11 +14,11 @@ func TestAdvertised(t *testing.T) {
 		{"[::1]:8081", "", "[::1]:8081"},
 		{"nonsense", "", ""},
 	} {
-		if got := advertised(config.Peer{Listen: c.listen, Advertise: c.advertise}); got != c.want {
+		if got := Advertised(config.Peer{Listen: c.listen, Advertise: c.advertise}); got != c.want {
 			t.Errorf("listen %q, advertise %q: %q, want %q", c.listen, c.advertise, got, c.want)
 		}
 	}
-	if got, first := advertised(config.Peer{Listen: ":8081"}), firstAddress(); first != "" && got != first+":8081" {
+	if got, first := Advertised(config.Peer{Listen: ":8081"}), firstAddress(); first != "" && got != first+":8081" {
 		t.Errorf("any address: %q, want %s:8081", got, first)
 	}
 }

@@ -107,7 +107,7 @@ func New(o Options) (*App, error) {
 	})
 	if a.strats, err = assign.New(assign.Options{
 		Strategy: c.Group.Strategy, UpgradeFrom: c.Group.UpgradeFrom, Topics: a.topics[:],
-		Identity:     assign.Identity{ID: o.Identity, Address: advertised(c.Peer)},
+		Identity:     assign.Identity{ID: o.Identity, Address: Advertised(c.Peer)},
 		OnAssignment: a.assigned, OnJoin: a.member.Joining, Log: a.log,
 	}); err != nil {
 		return nil, err
@@ -256,8 +256,9 @@ func (a *App) connect(ctx context.Context, s *stack) error {
 	return a.startLatest(ctx)
 }
 
-func (a *App) kafkaOptions() kafka.Options {
-	c := a.o.Config
+// KafkaOptions is how a configuration reaches its cluster; strategies and the
+// log are the caller's.
+func KafkaOptions(c config.Config) kafka.Options {
 	topics := []string{c.Topics.MarketUpdates, c.Topics.Notifications, c.Topics.EnrichedAlerts}
 	if c.Topics.DeadLetters != "" {
 		topics = append(topics, c.Topics.DeadLetters)
@@ -270,9 +271,14 @@ func (a *App) kafkaOptions() kafka.Options {
 		GroupID:         c.Group.ID,
 		Heartbeat:       c.Group.HeartbeatInterval, SessionTimeout: c.Group.SessionTimeout,
 		RebalanceTimeout: c.Group.RebalanceTimeout,
-		Strategies:       a.strats,
-		Log:              a.o.Logger, // it names the group itself where one is meant
 	}
+}
+
+func (a *App) kafkaOptions() kafka.Options {
+	o := KafkaOptions(a.o.Config)
+	o.Strategies = a.strats
+	o.Log = a.o.Logger // it names the group itself where one is meant
+	return o
 }
 
 // assigned hears of a new assignment, under sarama's locks.

@@ -40,7 +40,6 @@ type stage struct {
 	cluster *embedded.Cluster
 	sync    sarama.SyncProducer
 	client  sarama.Client
-	log     *zap.Logger // of the pods; nil: the test's own, warnings only
 }
 
 func newStage(t *testing.T, topics ...embedded.Topic) *stage {
@@ -101,11 +100,7 @@ func (s *stage) start(change func(*config.Config)) *pod {
 	if change != nil {
 		change(&c)
 	}
-	log := s.log
-	if log == nil {
-		log = zaptest.NewLogger(s.t, zaptest.Level(zapcore.WarnLevel))
-	}
-	a, err := New(Options{Config: c, Logger: log})
+	a, err := New(Options{Config: c, Logger: zaptest.NewLogger(s.t, zaptest.Level(zapcore.WarnLevel))})
 	if err != nil {
 		s.t.Fatal(err)
 	}
