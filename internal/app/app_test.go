@@ -40,6 +40,7 @@ type stage struct {
 	cluster *embedded.Cluster
 	sync    sarama.SyncProducer
 	client  sarama.Client
+	log     *zap.Logger // of the pods; nil: the test's own, warnings only
 }
 
 func newStage(t *testing.T, topics ...embedded.Topic) *stage {
@@ -100,7 +101,11 @@ func (s *stage) start(change func(*config.Config)) *pod {
 	if change != nil {
 		change(&c)
 	}
-	a, err := New(Options{Config: c, Logger: zaptest.NewLogger(s.t, zaptest.Level(zapcore.WarnLevel))})
+	log := s.log
+	if log == nil {
+		log = zaptest.NewLogger(s.t, zaptest.Level(zapcore.WarnLevel))
+	}
+	a, err := New(Options{Config: c, Logger: log})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func (p *places) Former(symbol []byte) (int32, bool) {
 	if c.former[record.Market] == 0 || c.former[record.Market] == c.now[record.Market] {
 		return 0, false
 	}
-	return p.placer[record.Market].Partition(symbol, c.former[record.Market])
+	return p.placer[record.Market].Former(symbol, c.former[record.Market])
 }
 
 // Expected implements keys.Places.

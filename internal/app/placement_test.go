@@ -1,0 +1,329 @@
+package app
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"joiner/internal/assign"
+	"joiner/internal/config"
+	"joiner/internal/enrich"
+	"joiner/internal/placement"
+	"joiner/internal/record"
+)
+
+// placed is a topic's traffic: a record for each symbol, where its producer
+// puts it.
+type placed struct {
+	*stage
+	symbols []string
+	at      time.Time
+}
+
+func newPlaced(t *testing.T) (*placed, *observer.ObservedLogs) {
+	t.Helper()
+	s := newStage(t, allTopics()...)
+	core, logs := observer.New(zap.WarnLevel)
+	s.log = zap.New(core)
+	p := &placed{stage: s, at: time.Now().Add(-time.Minute).Truncate(time.Millisecond)}
+	for i := range 48 {
+		p.symbols = append(p.symbols, fmt.Sprintf("SYM%02d.JK", i))
+	}
+	return p, logs
+}
+
+func producer(t *testing.T, opts placement.Options) *placement.Placer {
+	t.Helper()
+	p, err := placement.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// ticks and notes send a record for each symbol.
+func (p *placed) ticks(by *placement.Placer) {
+	for i, symbol := range p.symbols {
+		n, _ := by.Partition([]byte(symbol), partitions)
+		p.send("market-updates", n, symbol, fmt.Sprintf(`{"price":%d.50}`, i), p.at)
+	}
+}
+
+func (p *placed) notes(by *placement.Placer) {
+	for _, symbol := range p.symbols {
+		n, _ := by.Partition([]byte(symbol), partitions)
+		p.send("notifications", n, symbol, `{"user":"u1"}`, p.at.Add(time.Second))
+	}
+}
+
+// allRight checks that every symbol has an alert with its price.
+func (p *placed) allRight() {
+	p.t.Helper()
+	for _, m := range p.alerts("enriched-alerts", len(p.symbols)) {
+		a, err := enrich.ParseAlert(m.Value)
+		if err != nil {
+			p.t.Fatalf("%s: %v", m.Value, err)
+		}
+		i := slices.Index(p.symbols, string(m.Key))
+		if a.Market == nil || a.Market.Price != fmt.Sprintf("%d.50", i) || a.Locality != record.Local {
+			p.t.Errorf("symbol %q: %s", m.Key, m.Value)
+		}
+	}
+}
+
+// misplaced counts the symbols that two producers place differently.
+func (p *placed) misplaced(a, b *placement.Placer) (n int) {
+	for _, symbol := range p.symbols {
+		x, _ := a.Partition([]byte(symbol), partitions)
+		y, _ := b.Partition([]byte(symbol), partitions)
+		if x != y {
+			n++
+		}
+	}
+	return n
+}
+
+// sum adds up a metric's series of a topic.
+func sum(t *testing.T, reg prometheus.Gatherer, name, topic string) (total float64, series int) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "topic" && l.GetValue() == topic {
+					total += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+					series++
+				}
+			}
+		}
+	}
+	return total, series
+}
+
+// judgedAll waits until the metrics have every record of the topic.
+func (p *placed) judgedAll(pod *pod, topic string) {
+	p.t.Helper()
+	await(p.t, func() string {
+		if n, _ := sum(p.t, pod.Registry(), "joiner_partition_records_total", topic); n != float64(len(p.symbols)) {
+			return fmt.Sprintf("%v records of %s consumed, want %d", n, topic, len(p.symbols))
+		}
+		return ""
+	})
+}
+
+// Notifications placed by crc32 over a market topic placed by murmur2: all are
+// joined rightly, counted, explained in the log and noted in readiness, which
+// they do not end.
+func TestForeignPlacementIsExplained(t *testing.T) {
+	p, logs := newPlaced(t)
+	pod := p.start(nil)
+	pod.awaitReady()
+	murmur2, crc32 := producer(t, placement.Options{Partitioner: "murmur2"}), producer(t, placement.Options{Partitioner: "crc32"})
+	p.ticks(murmur2)
+	p.notes(crc32)
+	p.allRight()
+	p.judgedAll(pod, "notifications")
+
+	want := p.misplaced(murmur2, crc32)
+	if got, _ := sum(t, pod.Registry(), "joiner_misplaced_keys_total", "notifications"); got != float64(want) || want == 0 || want == len(p.symbols) {
+		t.Errorf("%v misplaced, the vectors say %d of %d", got, want, len(p.symbols))
+	}
+	if got, _ := sum(t, pod.Registry(), "joiner_misplaced_keys_total", "market-updates"); got != 0 {
+		t.Errorf("%v ticks misplaced", got)
+	}
+	const explains = "keys of notifications lie as crc32 (librdkafka's default) would place them: " +
+		"set topics.notifications_partitioner: crc32, or their producer's partitioner to murmur2"
+	if logs.FilterMessage(explains).Len() == 0 {
+		t.Errorf("not in the log: %q", explains)
+	}
+	r := pod.Ready()
+	note := fmt.Sprintf("%d of the latest %d records of notifications (%.3g %%) are misplaced: %s",
+		want, len(p.symbols), 100*float64(want)/float64(len(p.symbols)), explains)
+	if !r.Ready || !slices.Equal(r.Notes, []string{note}) {
+		t.Errorf("readiness %+v, want the note %q", r, note)
+	}
+}
+
+// The configuration that the log proposes makes nothing of it misplaced.
+func TestNothingIsMisplacedOnceConfigured(t *testing.T) {
+	for _, name := range []string{"crc32", "custom"} {
+		t.Run(name, func(t *testing.T) {
+			p, logs := newPlaced(t)
+			pod := p.start(func(c *config.Config) { c.Topics.NotificationsPartitioner = name })
+			pod.awaitReady()
+			p.ticks(producer(t, placement.Options{Partitioner: "murmur2"}))
+			p.notes(producer(t, placement.Options{Partitioner: "crc32"}))
+			p.allRight()
+			p.nothingMisplaced(pod, logs)
+		})
+	}
+}
+
+func (p *placed) nothingMisplaced(pod *pod, logs *observer.ObservedLogs) {
+	p.t.Helper()
+	for _, topic := range []string{"market-updates", "notifications"} {
+		p.judgedAll(pod, topic)
+		if n, series := sum(p.t, pod.Registry(), "joiner_misplaced_keys_total", topic); n != 0 || series != 1 {
+			p.t.Errorf("%v of %s misplaced (%d series)", n, topic, series)
+		}
+	}
+	if r := pod.Ready(); len(r.Notes) != 0 {
+		p.t.Errorf("notes %q", r.Notes)
+	}
+	for _, e := range logs.All() {
+		if strings.HasPrefix(e.Message, "keys of ") || strings.HasPrefix(e.Message, "some keys of ") {
+			p.t.Errorf("logged %q", e.Message)
+		}
+	}
+}
+
+// Under custom for both topics nothing is judged, and what lies together is
+// joined.
+func TestCustomIsNotJudged(t *testing.T) {
+	p, logs := newPlaced(t)
+	pod := p.start(func(c *config.Config) { c.Topics.Partitioner = "custom" })
+	pod.awaitReady()
+	fnv1a := producer(t, placement.Options{Partitioner: "fnv1a"})
+	p.ticks(fnv1a)
+	p.notes(fnv1a)
+	p.allRight()
+	p.nothingMisplaced(pod, logs)
+}
+
+// tier writes a symbols file.
+func tier(t *testing.T, symbols ...string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "premium")
+	if err := os.WriteFile(file, []byte(strings.Join(symbols, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func reservedFor(symbols []string, partition int32) []placement.Reserved {
+	r := placement.Reserved{Partition: partition}
+	for _, s := range symbols {
+		r.Symbols = append(r.Symbols, []byte(s))
+	}
+	return []placement.Reserved{r}
+}
+
+// A premium partition for some symbols beside hashed others: none misplaced,
+// all joined in their partition.
+func TestReservedPartition(t *testing.T) {
+	p, logs := newPlaced(t)
+	premium := p.symbols[:5]
+	pod := p.start(func(c *config.Config) {
+		c.Topics.Reserved = []config.Reserved{{Partition: 2, SymbolsFile: tier(t, premium...)}}
+	})
+	pod.awaitReady()
+	tiered := producer(t, placement.Options{Partitioner: "murmur2", Reserved: reservedFor(premium, 2)})
+	p.ticks(tiered)
+	p.notes(tiered)
+	p.allRight()
+	p.nothingMisplaced(pod, logs)
+	if n := p.misplaced(tiered, producer(t, placement.Options{Partitioner: "murmur2"})); n < 10 {
+		t.Errorf("the tier moves %d keys only: the test shows nothing", n)
+	}
+}
+
+// A producer of notifications that has not heard of the tier: its records are
+// joined with the tier's prices, and the log says what it has not heard of.
+func TestProducerThatDoesNotKnowTheTier(t *testing.T) {
+	p, logs := newPlaced(t)
+	premium := p.symbols[:5]
+	pod := p.start(func(c *config.Config) {
+		c.Topics.Reserved = []config.Reserved{{Partition: 2, SymbolsFile: tier(t, premium...)}}
+	})
+	pod.awaitReady()
+	tiered, plain := producer(t, placement.Options{Partitioner: "murmur2", Reserved: reservedFor(premium, 2)}), producer(t, placement.Options{Partitioner: "murmur2"})
+	p.ticks(tiered)
+	p.notes(plain)
+	p.allRight()
+	p.judgedAll(pod, "notifications")
+	if got, _ := sum(t, pod.Registry(), "joiner_misplaced_keys_total", "notifications"); got != float64(p.misplaced(tiered, plain)) {
+		t.Errorf("%v misplaced, the vectors say %d", got, p.misplaced(tiered, plain))
+	}
+	const explains = "keys of notifications lie as murmur2 would place them if topics.reserved set no partition aside: " +
+		"tell their producer, or take it out of the configuration"
+	if logs.FilterMessage(explains).Len() == 0 {
+		t.Errorf("not in the log: %q", explains)
+	}
+}
+
+// The hottest symbols are those of the pod's partitions, and the partition's
+// own share is a metric that leaves with it.
+func TestHottest(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	first := s.start(nil)
+	first.awaitReady()
+	const n = 110 // above what a share needs
+	for i := range n {
+		symbol := "BBCA"
+		if i%11 == 0 {
+			symbol = "BRK.B"
+		}
+		s.send("notifications", home(symbol), symbol, `{}`, time.Now())
+	}
+	s.alerts("enriched-alerts", n)
+	hot := first.Hottest(10)
+	if len(hot) != 2 || hot[0].Symbol != "BBCA" || hot[0].Share != 100.0/n || hot[1].Symbol != "BRK.B" || hot[1].Share != 10.0/n {
+		t.Errorf("hottest %v", hot)
+	}
+	const metric = "joiner_hottest_key_share_ratio"
+	want := 1.0 // BBCA's partition; BRK.B's has too few records to say
+	if home("BBCA") == home("BRK.B") {
+		want = 100.0 / n
+	}
+	if share, series := sum(t, first.Registry(), metric, "notifications"); share != want || series != 1 {
+		t.Errorf("%s: %v in %d series, want %v", metric, share, series, want)
+	}
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, series := sum(t, first.Registry(), metric, "notifications"); series != 0 || len(first.Hottest(10)) != 0 {
+		t.Errorf("%d series of a partition that has left, hottest %v", series, first.Hottest(10))
+	}
+}
+
+// A premium partition that comes with a growth: what was written before it lies
+// where it was hashed to.
+func TestPlacesOfATierThatIsNew(t *testing.T) {
+	c := config.Default().Topics
+	c.Reserved = []config.Reserved{{Partition: 6, SymbolsFile: tier(t, "AAPL")}}
+	p, err := newPlaces(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	topics := map[string]int32{c.MarketUpdates: 7, c.Notifications: 7}
+	p.learn(&assign.Directory{Partitions: topics, Previous: map[string]int32{c.MarketUpdates: 6, c.Notifications: 6}})
+	if n, ok := p.Home([]byte("AAPL")); !ok || n != 6 {
+		t.Errorf("it belongs to %d, %t", n, ok)
+	}
+	before, _ := producer(t, placement.Options{Partitioner: "murmur2"}).Partition([]byte("AAPL"), 6)
+	if n, ok := p.Former([]byte("AAPL")); !ok || n != before {
+		t.Errorf("it belonged to %d, %t, want %d", n, ok, before)
+	}
+	for side := range record.Sides {
+		if !p.At(before).WellPlaced(side, []byte("AAPL")) || !p.At(6).WellPlaced(side, []byte("AAPL")) {
+			t.Errorf("%s: misplaced where it belongs", side)
+		}
+		if other := (before + 1) % 6; p.At(other).WellPlaced(side, []byte("AAPL")) {
+			t.Errorf("%s: well placed in partition %d", side, other)
+		}
+	}
+}
