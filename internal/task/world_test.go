@@ -36,6 +36,8 @@ type world struct {
 	t    testing.TB
 	task *Task
 	opts Options
+	// watch is told of the task's keys.
+	watch *keys.Watch
 
 	mu      sync.Mutex
 	logs    [record.Sides]fakeLog
@@ -71,6 +73,10 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 		t.Fatal(err)
 	}
 	m := metrics.New(prometheus.NewRegistry(), metrics.Options{Topics: [record.Sides]string{marketTopic, noteTopic}})
+	w.watch = keys.New(keys.Options{
+		Topics: [record.Sides]string{marketTopic, noteTopic}, Partitioners: [record.Sides]string{"murmur2", "murmur2"},
+		Places: w, Faults: sampled.New(zap.NewNop(), nil),
+	})
 	w.opts = Options{
 		Index: 3, Mine: [record.Sides]bool{true, true},
 		Topics: [record.Sides]string{marketTopic, noteTopic}, Alerts: alertTopic,
@@ -81,7 +87,7 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 		Commit:  w.commit,
 		Drain:   5 * time.Second,
 		Metrics: m.Partition(3, [record.Sides]bool{true, true}),
-		Keys:    keys.New(keys.Options{Places: w, Faults: sampled.New(zap.NewNop(), nil)}).Partition(3),
+		Keys:    w.watch.Partition(3),
 		Logger:  zaptest.NewLogger(t),
 		Faults:  sampled.New(zap.NewNop(), nil),
 	}
