@@ -672,7 +672,7 @@ func TestDirectoryStaysWithinItsBudget(t *testing.T) {
 		ids, owners, trim bool
 	}{
 		{20, 0, true, true, false},
-		{120, 0, false, true, false},
+		{130, 0, false, true, false},
 		{400, 0, false, false, true},
 		{400, 64 << 20, true, true, false},
 	} {

@@ -1,9 +1,5 @@
 package assign
 
-import (
-	"slices"
-)
-
 // Ownership gives an owner by topic and partition, "" for none; it is the form
 // of Directory.Owners.
 type Ownership map[string][]string
@@ -28,11 +24,15 @@ func (o Ownership) at(topic string, p int) string {
 // Moves counts the indices of which a partition left a member that is still
 // there. What a member left behind when it went is not counted: it had to move.
 func Moves(before, after Ownership, members []string) int {
+	there := make(map[string]bool, len(members))
+	for _, m := range members {
+		there[m] = true
+	}
 	moved := 0
 	for p := range before.Indices() {
 		for topic := range before {
 			was := before.at(topic, p)
-			if was != "" && after.at(topic, p) != was && slices.Contains(members, was) {
+			if there[was] && after.at(topic, p) != was {
 				moved++
 				break
 			}
@@ -53,6 +53,21 @@ func MinimumMoves(before Ownership, members []string) int {
 	return least
 }
 
+// MinimumMovesTogether returns a number that Moves cannot fall below when the
+// partitions of all topics together are shared among the members to within one,
+// whatever becomes of each topic: the partitions that have to leave, as many at
+// a time as an index has.
+func MinimumMovesTogether(before Ownership, members []string) int {
+	all := make([]string, 0, before.Indices()*len(before))
+	for _, owners := range before {
+		all = append(all, owners...)
+	}
+	topics := max(len(before), 1)
+	return (minimumMovesOf(all, members) + topics - 1) / topics
+}
+
+// minimumMovesOf returns the least number of partitions that have to leave the
+// members for them to share all partitions to within one.
 func minimumMovesOf(owners, members []string) int {
 	if len(members) == 0 {
 		return 0
