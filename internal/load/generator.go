@@ -59,7 +59,7 @@ func newGenerator(opts Options) *generator {
 const alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 func (g *generator) newSymbol(i, n int) symbol {
-	s := symbol{name: symbolName(i, n), step: 1}
+	s := symbol{name: SymbolName(i, n), step: 1}
 	switch g.rng.IntN(4) {
 	case 0: // rupiah-like: whole, in steps of 5
 		s.price, s.step = 50+5*g.rng.Int64N(4000), 5
@@ -71,10 +71,11 @@ func (g *generator) newSymbol(i, n int) symbol {
 	return s
 }
 
-// symbolName turns a number into a ticker of at least four letters. Numbers
-// side by side give names far apart, as in a real list of symbols; different
-// numbers give different names since the factor shares no divisor with 26.
-func symbolName(i, n int) []byte {
+// SymbolName turns the number i, of n symbols, into a ticker of at least four
+// letters. Numbers side by side give names far apart, as in a real list of
+// symbols; different numbers give different names since the factor shares no
+// divisor with 26.
+func SymbolName(i, n int) []byte {
 	const factor, letters = 7919, 26
 	size, span := 4, int64(letters*letters*letters*letters)
 	for span < int64(n) {

@@ -99,3 +99,31 @@ func (p *picker) pick(rng *rand.Rand) int {
 		return rng.IntN(p.symbols)
 	}
 }
+
+// Weights returns how often each of n symbols is drawn, as shares of all
+// draws; they add up to 1. Symbol i is the one that SymbolName names.
+func (s Skew) Weights(n int) []float64 {
+	weights := make([]float64, n)
+	sum := 0.0
+	for i := range weights {
+		weights[i] = s.weight(i, n)
+		sum += weights[i]
+	}
+	for i := range weights {
+		weights[i] /= sum
+	}
+	return weights
+}
+
+func (s Skew) weight(i, n int) float64 {
+	switch {
+	case s.kind == zipf:
+		return math.Pow(float64(i+1), -s.value)
+	case s.kind == hot && n > 1 && i == 0:
+		return s.value
+	case s.kind == hot && n > 1:
+		return (1 - s.value) / float64(n-1)
+	default:
+		return 1
+	}
+}

@@ -121,13 +121,13 @@ func TestSymbolsHaveNamesOfTheirOwn(t *testing.T) {
 	const n = 26*26*26*26 + 1000 // past four letters
 	seen := make(map[string]bool, n)
 	for i := range n {
-		name := string(symbolName(i, n))
+		name := string(SymbolName(i, n))
 		if len(name) != 5 || seen[name] {
 			t.Fatalf("symbol %d: %q again, or not five letters", i, name)
 		}
 		seen[name] = true
 	}
-	if a := symbolName(1, 10); len(a) != 4 {
+	if a := SymbolName(1, 10); len(a) != 4 {
 		t.Fatalf("%q, want four letters", a)
 	}
 }
@@ -175,6 +175,29 @@ func TestSkewShares(t *testing.T) {
 	near("hot alone", share("hot:0.6", 1)[0], 1)
 	near("zipf first of two", share("zipf:1", 2)[0], 2.0/3)
 	near("zipf second of three", share("zipf:2", 3)[1], 0.25/(1+0.25+1.0/9))
+}
+
+func TestWeightsAreWhatIsDrawn(t *testing.T) {
+	const n, symbols = 200_000, 7
+	for _, s := range []string{"uniform", "zipf:1", "zipf:0.5", "hot:0.6", "hot:0", "hot:1"} {
+		skew, err := ParseSkew(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, rng := newPicker(skew, symbols), rand.New(rand.NewPCG(1, 2))
+		drawn := make([]float64, symbols)
+		for range n {
+			drawn[p.pick(rng)] += 1.0 / n
+		}
+		for i, want := range skew.Weights(symbols) {
+			if drawn[i] < want-0.01 || drawn[i] > want+0.01 {
+				t.Errorf("%s: symbol %d is drawn %.3f of the times, its weight is %.3f", s, i, drawn[i], want)
+			}
+		}
+	}
+	if w := (Skew{kind: hot, value: 0.2}).Weights(1); w[0] != 1 {
+		t.Errorf("the only symbol has %v", w)
+	}
 }
 
 func TestParseSource(t *testing.T) {
