@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -35,6 +36,8 @@ func (l leakChecked) Run() int {
 	return 0
 }
 
+var update = flag.Bool("update", false, "rewrite what scripts compare with")
+
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -42,6 +45,7 @@ func TestScripts(t *testing.T) {
 			"exits": exits,
 		},
 		RequireExplicitExec: true,
+		UpdateScripts:       *update,
 	})
 }
 

@@ -1,0 +1,146 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// slack is what rounding may add to a share or a quotient.
+const slack = 1e-9
+
+// searchWork bounds the search for a number of partitions, in symbols placed.
+const searchWork = 50_000_000
+
+// size says how many partitions the rates need.
+func (p *planner) size() *Sizing {
+	hottest := p.demand.hottest(1)[0].Share
+	s := &Sizing{
+		PeakRate:         p.PeakRate,
+		MemberRate:       p.MemberRate,
+		Headroom:         math.Floor((p.MemberRate/(hottest*p.PeakRate)-1+slack)*1e4) / 1e4,
+		MembersNeeded:    int(p.evenly()),
+		MaxUsefulMembers: min(p.counts[market], p.counts[notes]),
+	}
+	if needed, problem := p.needed(); problem == "" {
+		s.PartitionsNeeded = &needed
+	} else {
+		s.Problem = problem
+	}
+	s.Growth = p.growth(s.PartitionsNeeded)
+	return s
+}
+
+// needed is the least number of partitions with which no index alone is more
+// than one member can do.
+func (p *planner) needed() (int32, string) {
+	parts := p.evenly()
+	if parts > MaxPartitions {
+		return 0, fmt.Sprintf("even when it is shared evenly the peak needs %.0f members, and no more than %d partitions are planned with", parts, MaxPartitions)
+	}
+	if len(p.Load.Symbols) == 0 {
+		return int32(parts), ""
+	}
+	limit := p.MemberRate/p.PeakRate + slack
+	if symbol, share := p.heaviestSymbol(); share > limit {
+		return 0, fmt.Sprintf("symbol %q alone is %.1f %% of all records, %.0f a second at the peak: no number of partitions divides a symbol, so a member has to do more than %.0f a second, or the symbol less",
+			symbol, 100*share, share*p.PeakRate, p.MemberRate)
+	}
+	n, tries := int32(parts), max(searchWork/len(p.load.Symbols), 100)
+	for ; n <= MaxPartitions && tries > 0; n++ {
+		if share, ok := p.hottestOf(n); ok && share <= limit {
+			return n, ""
+		}
+		tries--
+	}
+	return 0, fmt.Sprintf("no number up to %d keeps every partition below what one member can do: too many heavy symbols share one", n-1)
+}
+
+// evenly is how many members can do the peak when each does the same.
+func (p *planner) evenly() float64 { return math.Ceil(p.PeakRate/p.MemberRate - slack) }
+
+// alike reports whether both topics place keys in the same partition.
+func (p *planner) alike() bool { return p.MarketPartitioner == p.NotificationPartitioner }
+
+// heaviestSymbol returns the symbol with the most records that no number of
+// partitions could part.
+func (p *planner) heaviestSymbol() (string, float64) {
+	sum, heaviest := 0.0, Weight{}
+	for _, w := range p.load.Symbols {
+		sum += w.Weight
+		if w.Weight > heaviest.Weight {
+			heaviest = w
+		}
+	}
+	share := heaviest.Weight / sum
+	if !p.alike() {
+		share *= max(p.demand.part(market), p.demand.part(notes))
+	}
+	return heaviest.Symbol, share
+}
+
+// hottestOf is the share of all records in the hottest of n indices; false
+// where a symbol has no place among so few.
+func (p *planner) hottestOf(n int32) (float64, bool) {
+	shares, sum := make([]float64, n), 0.0
+	for _, w := range p.load.Symbols {
+		sum += w.Weight
+		for s, placer := range p.placers {
+			at, ok := placer.Partition([]byte(w.Symbol), n)
+			if !ok {
+				return 0, false
+			}
+			shares[at] += w.Weight * p.demand.part(s)
+		}
+	}
+	return slices.Max(shares) / sum, true
+}
+
+// growth says what becomes of keys when the topics grow to what is needed, or,
+// where they have enough, to twice what they have.
+func (p *planner) growth(needed *int32) *Growth {
+	most := p.demand.indices()
+	to := 2 * most
+	if needed != nil && *needed > most {
+		to = *needed
+	}
+	g := &Growth{
+		From: map[string]int32{p.MarketTopic: p.counts[market], p.NotificationTopic: p.counts[notes]},
+		To:   to,
+	}
+	sum, moved := 0.0, 0.0
+	for _, w := range p.load.Symbols {
+		g.Symbols++
+		sum += w.Weight
+		was, placedBefore := p.placers[market].Partition([]byte(w.Symbol), p.counts[market])
+		is, placedAfter := p.placers[market].Partition([]byte(w.Symbol), to)
+		if placedBefore && placedAfter && was != is {
+			g.MovedSymbols++
+			moved += w.Weight
+		}
+	}
+	if sum > 0 {
+		g.MovedShare = tidy(moved / sum)
+	}
+	g.Breaks = p.breaks(g)
+	return g
+}
+
+// breaks says in plain words what growing breaks.
+func (p *planner) breaks(g *Growth) []string {
+	keys := "Keys are hashed anew: a symbol's new records lie in another partition than its old ones, unless the hash happens to agree."
+	if g.Symbols > 0 {
+		whose := "the load's"
+		if len(p.Load.Symbols) == 0 {
+			whose = "an even load's example of"
+		}
+		keys = fmt.Sprintf("Keys are hashed anew: of %s %d symbols %d (%.1f %% of the records) get another partition.", whose, g.Symbols, g.MovedSymbols, 100*g.MovedShare)
+	}
+	return []string{
+		keys,
+		"Prices: until its next tick, a moved symbol's last price lies in its old partition. joiner asks there, by the count before the growth, before it calls it a miss; such joins are remote where that partition has another owner. Only one former count is remembered: do not grow again before every symbol has ticked.",
+		"Order: a moved symbol's older records wait in one partition while its newer ones are read from another, so its alerts may leave out of order until the old partition has been read up to the growth. Let the lag fall to 0 first, and the order holds for all but what is in flight.",
+		"All topics have to grow: both inputs (while their counts differ, joiner goes on with the partitions that it had and is not ready) and both outputs (topics.create does those). The counts differ for at least as long as a producer takes to see the new ones, metadata.max.age.ms, five minutes by default.",
+		"None of this holds for a pair of new topics with more partitions: fill market-updates there first, then let the producers of notifications change over.",
+	}
+}
