@@ -49,9 +49,15 @@ func options(t fatal, partitions int32, text string, strategies ...string) Optio
 	}
 }
 
+// run plans without further histories, which most tests have no use for.
 func run(t fatal, o Options) Report {
 	t.Helper()
-	r, err := Run(context.Background(), o)
+	p, err := newPlanner(o)
+	if err != nil {
+		t.Fatalf("plan: %v", err)
+	}
+	p.histories = 0
+	r, err := p.run(context.Background())
 	if err != nil {
 		t.Fatalf("plan: %v", err)
 	}
@@ -220,7 +226,11 @@ func TestFifthMemberOnAverage(t *testing.T) {
 		if got := float64(total) / 5; got != want {
 			t.Errorf("%s: %v move on average, want %v", strategy, got, want)
 		}
-		reported := run(t, options(t, 12, "4,5", strategy)).Steps[1].Strategies[0].Mean.Moved
+		r, err := Run(context.Background(), options(t, 12, "4,5", strategy))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reported := r.Steps[1].Strategies[0].Mean.Moved
 		if reported < 0.9*want || reported > 1.1*want {
 			t.Errorf("%s: the report has %v on average, want about %v", strategy, reported, want)
 		}
@@ -236,18 +246,7 @@ func TestEveryStrategyMovesAtLeastTheMinimum(t *testing.T) {
 			o.NotificationPartitions = rapid.Int32Range(1, 24).Draw(t, "notes")
 			equal = o.NotificationPartitions == o.MarketPartitions
 		}
-		p, err := newPlanner(o)
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		p.histories = 0
-		report := p.start()
-		for _, name := range o.Strategies {
-			if err := p.strategy(context.Background(), name, &report); err != nil {
-				t.Fatalf("%v", err)
-			}
-		}
-		for _, step := range report.Steps {
+		for _, step := range run(t, o).Steps {
 			for _, s := range step.Strategies {
 				if s.Moved < s.MovedMinimum {
 					t.Fatalf("%s moved %d after %q, which is below the minimum of %d: %v", s.Name, s.Moved, step.Event, s.MovedMinimum, s.Ownership)

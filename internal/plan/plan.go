@@ -60,16 +60,7 @@ func Run(ctx context.Context, opts Options) (Report, error) {
 	if err != nil {
 		return Report{}, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
-	report := p.start()
-	for _, strategy := range opts.Strategies {
-		if err := p.strategy(ctx, strategy, &report); err != nil {
-			return Report{}, err
-		}
-	}
-	if opts.PeakRate > 0 {
-		report.Sizing = p.size()
-	}
-	return report, nil
+	return p.run(ctx)
 }
 
 // planner is one run.
@@ -183,6 +174,19 @@ func (p *planner) affordable() int {
 		return min(n, maxHistories)
 	}
 	return 0
+}
+
+func (p *planner) run(ctx context.Context) (Report, error) {
+	report := p.start()
+	for _, strategy := range p.Strategies {
+		if err := p.strategy(ctx, strategy, &report); err != nil {
+			return Report{}, err
+		}
+	}
+	if p.PeakRate > 0 {
+		report.Sizing = p.size()
+	}
+	return report, nil
 }
 
 // start is the report without any outcome.
