@@ -37,16 +37,21 @@ demo: ## Join 30 notifications under each assignment strategy, without Kafka
 
 .PHONY: test
 test: ## Everything: lint, unit, command-line and embedded tests, real Kafka
-	$(TIMED) $(MAKE) test-tools lint test-unit test-kafka
+	$(TIMED) $(MAKE) test-tools lint test-unit test-page test-kafka
 
 .PHONY: test-tools
 test-tools:
-	$(TIMED) test/install cc java maven kcat promtool shellcheck
+	$(TIMED) test/install cc java maven kcat promtool shellcheck chromium
 
 .PHONY: test-unit
 test-unit: ## Unit, property, script and embedded-broker tests, race detector on
 	@test/install cc promtool
 	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" go test -race -short -timeout 20m ./...
+
+.PHONY: test-page
+test-page: ## The status page in a real headless Chromium; PAGE_PICTURES=DIR leaves pictures
+	@test/install cc chromium
+	$(TIMED) go test -race -count=1 -v -timeout 10m -run '^TestChromium' ./test/page
 
 .PHONY: test-kafka
 test-kafka: ## End-to-end tests on three Apache Kafka brokers started for them

@@ -23,6 +23,7 @@ import (
 	"joiner/internal/record"
 	"joiner/internal/sampled"
 	"joiner/internal/server"
+	"joiner/internal/status"
 	"joiner/internal/task"
 )
 
@@ -58,6 +59,7 @@ type App struct {
 	strats  []sarama.BalanceStrategy
 	outputs outputs
 	addr    atomic.Value // net.Addr
+	views   *status.Source
 
 	connected atomic.Bool
 	stopping  atomic.Bool
@@ -78,6 +80,9 @@ func New(o Options) (*App, error) {
 	if o.Registry == nil {
 		o.Registry = prometheus.NewRegistry()
 	}
+	if o.Identity == "" {
+		o.Identity = assign.RandomID()
+	}
 	c := o.Config
 	a := &App{
 		o:       o,
@@ -91,6 +96,7 @@ func New(o Options) (*App, error) {
 		Topics:  a.topics,
 		Version: o.Build.Version, Commit: o.Build.Commit, Go: o.Build.Go, Sarama: o.Build.Sarama,
 	})
+	a.views = status.NewSource(a.standing, nil)
 	a.metrics.SetReady(func() bool { return a.Ready().Ready })
 	if err := a.decoders(); err != nil {
 		return nil, err
@@ -205,7 +211,7 @@ func (a *App) warnOfStrategy() {
 func (a *App) listen(ctx context.Context, s *stack) error {
 	c := a.o.Config.HTTP
 	srv, err := server.Start(ctx, server.Options{
-		Listen: c.Listen, PprofListen: c.PprofListen, Status: a, Gatherer: a.reg, Log: a.log,
+		Listen: c.Listen, PprofListen: c.PprofListen, Status: a, Gatherer: a.reg, Views: a.views, Log: a.log,
 	})
 	if err != nil {
 		return err

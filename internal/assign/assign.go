@@ -105,7 +105,7 @@ func New(opts Options) ([]sarama.BalanceStrategy, error) {
 		opts.DirectoryBudget = DefaultDirectoryBudget
 	}
 	if opts.Identity.ID == "" {
-		opts.Identity.ID = randomID()
+		opts.Identity.ID = RandomID()
 	}
 	mem := &memory{
 		identity: opts.Identity,
@@ -147,8 +147,9 @@ func newStrategy(name string, upgrading bool, mem *memory, opts Options) (sarama
 	}
 }
 
-// randomID returns 16 hexadecimal digits.
-func randomID() string {
+// RandomID returns an Identity's ID for a process that has no name of its own:
+// 16 hexadecimal digits.
+func RandomID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails: the runtime ends the process instead
 	return hex.EncodeToString(b[:])

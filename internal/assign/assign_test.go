@@ -647,14 +647,14 @@ func large(tb testing.TB, members int, partitions int32, budget int) (sarama.Bal
 	metas := make(map[string]sarama.ConsumerGroupMemberMetadata, members)
 	for i := range members {
 		u := userData{
-			Identity: Identity{ID: randomID(), Address: fmt.Sprintf("10.1.%d.%d:8081", i/250, i%250)},
+			Identity: Identity{ID: RandomID(), Address: fmt.Sprintf("10.1.%d.%d:8081", i/250, i%250)},
 			joined:   pair(),
 		}
 		var owned []int32
 		for p := int32(i); p < partitions; p += int32(members) + 1 {
 			owned = append(owned, p)
 		}
-		metas[fmt.Sprintf("joiner-%s-%s", randomID(), randomID())] = sarama.ConsumerGroupMemberMetadata{
+		metas[fmt.Sprintf("joiner-%s-%s", RandomID(), RandomID())] = sarama.ConsumerGroupMemberMetadata{
 			Version: 2, Topics: pair(), UserData: u.encode(), GenerationID: 8,
 			OwnedPartitions: []*sarama.OwnedPartition{{Topic: topicMarket, Partitions: owned}, {Topic: topicNotes, Partitions: owned}},
 		}

@@ -181,6 +181,18 @@ func (f *Fetcher) Add(topic string, id int32, from int64, sink Sink) *Feed {
 	return fd
 }
 
+// Leader returns the broker that led the partition when it was last looked up,
+// NoLeader where that is not known or nobody reads the partition here. It asks
+// nobody.
+func (f *Fetcher) Leader(topic string, id int32) int32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fd := f.feeds[partition{topic, id}]; fd != nil {
+		return fd.leader.Load()
+	}
+	return NoLeader
+}
+
 // Close removes all feeds and ends the connections. It may be called more than
 // once.
 func (f *Fetcher) Close() {
@@ -227,6 +239,7 @@ func (f *Fetcher) tryPlace(fd *Feed) bool {
 		return false
 	}
 	fd.epoch = epoch
+	fd.leader.Store(b.ID())
 	f.route(fd, b)
 	return true
 }
@@ -284,6 +297,7 @@ func (f *Fetcher) search(fd *Feed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.detach(fd)
+	fd.leader.Store(NoLeader)
 	if !f.has(fd) {
 		return
 	}

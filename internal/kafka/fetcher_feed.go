@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -12,6 +13,9 @@ import (
 
 // noReplica means that a partition is read from its leader.
 const noReplica = -1
+
+// NoLeader is no broker's id: the leader is looked for.
+const NoLeader = -1
 
 // Feed is a partition that a Fetcher reads.
 type Feed struct {
@@ -24,7 +28,8 @@ type Feed struct {
 	removed bool
 	sink    Sink
 
-	source *source // that asks for it, if any; guarded by Fetcher.mu
+	source *source      // that asks for it, if any; guarded by Fetcher.mu
+	leader atomic.Int32 // broker id as last looked up, or NoLeader
 
 	// The rest is its holder's, see Fetcher, and changes hands under
 	// Fetcher.mu.
@@ -46,6 +51,7 @@ func (f *Fetcher) newFeed(p partition, from int64, sink Sink) *Feed {
 		position: from, bytes: f.o.PartitionBytes, replica: noReplica,
 	}
 	fd.spill = fd.handOver
+	fd.leader.Store(NoLeader)
 	fd.ctx, fd.cancel = context.WithCancel(f.ctx)
 	return fd
 }

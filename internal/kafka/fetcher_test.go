@@ -341,11 +341,20 @@ func TestFetcherLeavesASilentBroker(t *testing.T) {
 	s := newFetched(t, 0)
 	f.Add(topic, 0, 0, s)
 	eventually(t, "a fetch under way", func() bool { return held.Load() == 1 })
+	if got := f.Leader(topic, 0); got != 0 {
+		t.Errorf("leader %d, want 0", got)
+	}
+	if got := f.Leader(topic, 1); got != NoLeader {
+		t.Errorf("a partition that is not read has the leader %d", got)
+	}
 	if err := k.fake.Fake().MoveTopicPartition(topic, 0, 1); err != nil {
 		t.Fatal(err)
 	}
 	send(t, k.producer(t), topic, 0, "a")
 	s.wait(1) // the first fetch is still not answered
+	if got := f.Leader(topic, 0); got != 1 {
+		t.Errorf("leader %d after it has moved, want 1", got)
+	}
 	if held.Load() != 1 {
 		t.Errorf("%d fetches of the silent broker", held.Load())
 	}
@@ -676,6 +685,9 @@ func TestFetcherFollowsThePreferredReplica(t *testing.T) {
 	}
 	if leader.Hits() != 0 {
 		t.Error("the leader was read from")
+	}
+	if got := f.Leader(topic, 0); got != 0 {
+		t.Errorf("the leader is %d while a follower is read from, want 0", got)
 	}
 	prefer.Store(false)
 	if err := leader.Wait(deadline(t), 1); err != nil {

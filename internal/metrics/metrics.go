@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	dto "github.com/prometheus/client_model/go"
 
 	"joiner/internal/record"
 )
@@ -93,6 +94,19 @@ type Shared struct {
 // CountDeadLetter counts a record of the side that was dead-lettered.
 func (s *Shared) CountDeadLetter(side record.Side, kind record.Kind) {
 	s.deadLetters.WithLabelValues(s.topics[side], string(kind)).Inc()
+}
+
+// JoinCounts returns what joiner_joins_total stands at.
+func (m *Metrics) JoinCounts() (n [record.Localities][record.Results]uint64) {
+	for l := range n {
+		for r := range n[l] {
+			var sample dto.Metric
+			if err := m.shared.Joins[l][r].Write(&sample); err == nil { // a counter's never fails
+				n[l][r] = uint64(sample.GetCounter().GetValue())
+			}
+		}
+	}
+	return n
 }
 
 // Delivery is what the writer and the committer count.

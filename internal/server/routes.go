@@ -27,7 +27,21 @@ func routes(o Options) http.Handler {
 		ErrorHandling: promhttp.ContinueOnError,
 		ErrorLog:      zap.NewStdLog(o.Log),
 	}))
-	return mux
+	if o.Views != nil {
+		mux.HandleFunc("GET /v1/status", statusHandler(o.Views))
+		pageRoutes(mux)
+	}
+	if o.Prices == nil {
+		return mux
+	}
+	prices := newPricesHandler(o.Prices)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isPrices(r.RequestURI) {
+			prices.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // livez says that the process listens. It asks nobody: a broker that is away

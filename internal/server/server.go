@@ -1,8 +1,10 @@
 // Package server answers over HTTP what an operator and a kubelet ask: /livez,
-// /readyz, /metrics, and on a listener of its own, where wanted, pprof.
+// /readyz, /metrics, /v1/prices, /v1/status and the status page, and on a
+// listener of its own, where wanted, pprof.
 //
 // It is read-only and must never show a secret or a payload, wait for a
-// broker, or let a request that goes wrong take the process down.
+// broker, or let a request that goes wrong take the process down. What another
+// pod has to be asked for is bounded in time and in number.
 package server
 
 import (
@@ -48,7 +50,11 @@ type Options struct {
 
 	Status   Status
 	Gatherer prometheus.Gatherer
-	Log      *zap.Logger
+	// Views is what /v1/status and the status page show; nil: there is neither.
+	Views Views
+	// Prices is behind /v1/prices; nil: there is no such path.
+	Prices Prices
+	Log    *zap.Logger
 }
 
 func (o Options) validate() error {

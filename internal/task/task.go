@@ -273,12 +273,14 @@ func (t *Task) poke() {
 // Status is a snapshot of a task for readiness and the status page.
 type Status struct {
 	Index            int32
+	Mine             [record.Sides]bool // the halves that this pod owns
 	State            State
 	FirstCatchUp     bool  // the group had no commit: the merge itself fills the table
 	CaughtUp         bool  // the market end seen at the start has been merged or restored
 	RestoreRemaining int64 // records (offsets) left of the restore or the first catch-up
 	Position         record.Offsets
 	Committed        record.Offsets // -1 where nothing was committed yet
+	End              record.Offsets // the highest end heard of, at least the position; -1 unknown
 	Symbols          int
 	Unsettled        int // outputs and waiting notifications
 }
@@ -288,11 +290,18 @@ func (t *Task) Status() Status {
 	t.mu.Lock()
 	s := Status{
 		Index:            t.o.Index,
+		Mine:             t.o.Mine,
 		State:            t.State(),
 		FirstCatchUp:     t.marks.first,
 		CaughtUp:         t.marks.caughtUp || !t.o.Mine[record.Market],
 		RestoreRemaining: t.remaining(),
 		Position:         t.marks.position,
+		End:              record.Offsets{-1, -1},
+	}
+	for side := range s.End {
+		if t.in[side].started {
+			s.End[side] = max(t.in[side].hw, s.Position[side])
+		}
 	}
 	t.mu.Unlock()
 	s.Symbols = t.table.Symbols()

@@ -1,0 +1,264 @@
+package status
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"joiner/internal/assign"
+	"joiner/internal/record"
+)
+
+// Local is what a pod knows now.
+type Local struct {
+	Part      Part
+	Strategy  string
+	Topics    [record.Sides]string
+	Directory *assign.Directory // nil before the first assignment, or where a foreign member leads
+}
+
+// answer is what came of asking a member.
+type answer struct {
+	part Part
+	err  error
+}
+
+// hottestShown is how many keys a View lists.
+const hottestShown = 10
+
+// merge puts a View together. answers has an entry for each member that was
+// asked, by ID.
+func merge(scope Scope, l Local, answers map[string]answer, at time.Time) View {
+	m := merger{Local: l, tasks: map[int32]*Task{}, parts: []Part{l.Part}, told: map[int32]told{}}
+	for _, id := range slices.Sorted(maps.Keys(answers)) {
+		if a := answers[id]; a.err == nil {
+			m.parts = append(m.parts, a.part)
+		}
+	}
+	m.fromDirectory()
+	for i := range m.parts {
+		m.fromPart(&m.parts[i])
+	}
+	v := View{
+		Group: l.Part.Group, Generation: l.Part.Generation, Strategy: l.Strategy,
+		Scope: scope, Pod: l.Part.ID, At: at.UTC().Format("2006-01-02T15:04:05.000Z"),
+		Problem: problem(l.Directory),
+		Inputs:  Inputs{MarketUpdates: l.Topics[record.Market], Notifications: l.Topics[record.Notification]},
+		Tasks:   m.finish(),
+		Joins:   NewJoins(),
+		Hottest: hottest(m.parts),
+	}
+	for i := range m.parts {
+		v.Joins.add(m.parts[i].Joins)
+	}
+	v.Members = m.members(v.Tasks, answers)
+	return v
+}
+
+func problem(d *assign.Directory) string {
+	switch {
+	case d == nil:
+		return ""
+	case d.Problem != "":
+		return d.Problem
+	case d.Truncated:
+		return "the group is too large for every member to be told who owns what"
+	}
+	return ""
+}
+
+type merger struct {
+	Local
+	parts []Part
+	tasks map[int32]*Task
+	told  map[int32]told
+}
+
+// told remembers whose word a task's state is.
+type told struct {
+	owner bool // its owner's
+	any   bool
+}
+
+func (m *merger) task(index int32) *Task {
+	t := m.tasks[index]
+	if t == nil {
+		t = &Task{Partition: index, Topics: map[string]Half{}}
+		m.tasks[index] = t
+	}
+	return t
+}
+
+// fromDirectory lists every partition with its owners.
+func (m *merger) fromDirectory() {
+	d := m.Directory
+	if d == nil {
+		return
+	}
+	for _, topic := range m.Topics {
+		for p, owner := range d.Owners[topic] {
+			m.task(int32(p)).Topics[topic] = Half{Owner: owner}
+		}
+		for _, p := range d.Unowned[topic] {
+			t := m.task(p)
+			t.Topics[topic] = Half{}
+			t.State = StateUnowned
+		}
+		for _, p := range d.Moving[topic] {
+			t := m.task(p)
+			t.Topics[topic] = Half{}
+			t.State = StateMoving
+		}
+	}
+}
+
+// fromPart adds what a pod says of its own tasks. It counts where the directory
+// calls the pod the owner, where nobody is, and where the pod knows of a later
+// generation than the directory does.
+func (m *merger) fromPart(p *Part) {
+	newer := m.Directory == nil || p.Generation > m.Directory.Generation
+	for i := range p.Tasks {
+		from := &p.Tasks[i]
+		t := m.task(from.Partition)
+		for _, topic := range m.Topics {
+			half, ok := from.Topics[topic]
+			if !ok {
+				continue
+			}
+			owner := t.Topics[topic].Owner
+			switch {
+			case newer:
+				owner = p.ID
+			case owner != "" && owner != p.ID:
+				continue // it has yet to let go: the new owner's word counts
+			}
+			half.Owner = owner
+			half.Lag = lag(half)
+			t.Topics[topic] = half
+			m.describe(t, from, topic, owner == p.ID)
+		}
+	}
+}
+
+// describe takes over a task's state from one of the pods that hold a half of
+// it. Where two pods do, it is the notifications' one: it joins; and an owner's
+// word counts more than that of one who is handing over.
+func (m *merger) describe(t, from *Task, topic string, owner bool) {
+	before := m.told[t.Partition]
+	if before.any && topic != m.Topics[record.Notification] && (before.owner || !owner) {
+		return
+	}
+	m.told[t.Partition] = told{owner: owner, any: true}
+	t.State = from.State
+	t.CaughtUp, t.Remaining, t.Symbols, t.Unsettled = from.CaughtUp, from.Remaining, from.Symbols, from.Unsettled
+}
+
+func lag(h Half) *int64 {
+	if h.HighWatermark == nil || h.Committed == nil {
+		return nil
+	}
+	n := max(0, *h.HighWatermark-*h.Committed)
+	return &n
+}
+
+// finish fills in what follows from the rest and sorts.
+func (m *merger) finish() []Task {
+	tasks := make([]Task, 0, len(m.tasks))
+	for _, t := range m.tasks {
+		market, note := t.Topics[m.Topics[record.Market]].Owner, t.Topics[m.Topics[record.Notification]].Owner
+		t.Owner = cmp.Or(note, market)
+		t.Colocated = note != "" && note == market
+		switch {
+		case t.State != "":
+		case t.Owner == "":
+			t.State = StateMoving // the next generation gives it to somebody
+		default:
+			t.State = StateUnknown
+		}
+		tasks = append(tasks, *t)
+	}
+	slices.SortFunc(tasks, func(a, b Task) int { return cmp.Compare(a.Partition, b.Partition) })
+	return tasks
+}
+
+// members lists those of the directory, this pod among them even where the
+// directory does not know it.
+func (m *merger) members(tasks []Task, answers map[string]answer) []Member {
+	var members []Member
+	self := false
+	if m.Directory != nil {
+		for _, d := range m.Directory.Members {
+			self = self || d.ID == m.Part.ID
+			members = append(members, Member{ID: d.ID, Instance: d.Instance, Address: d.Address})
+		}
+	}
+	if !self {
+		members = append(members, Member{ID: m.Part.ID, Instance: m.Part.Instance, Address: m.Part.Address})
+	}
+	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
+	owned := indicesByOwner(tasks)
+	for i := range members {
+		mem := &members[i]
+		mem.Tasks = owned[mem.ID]
+		if mem.Tasks == nil {
+			mem.Tasks = []int32{}
+		}
+		if mem.ID == m.Part.ID {
+			mem.heard(m.Part, nil)
+		} else if a, asked := answers[mem.ID]; asked {
+			mem.heard(a.part, a.err)
+		}
+	}
+	return members
+}
+
+// heard notes what came of asking the member.
+func (m *Member) heard(p Part, err error) {
+	reachable := err == nil
+	m.Reachable = &reachable
+	if err != nil {
+		m.Error = err.Error()
+		return
+	}
+	m.Ready, m.Reasons = &p.Ready, p.Reasons
+}
+
+func indicesByOwner(tasks []Task) map[string][]int32 {
+	owned := map[string][]int32{}
+	for i := range tasks {
+		for _, h := range tasks[i].Topics {
+			list := owned[h.Owner]
+			if h.Owner == "" || (len(list) > 0 && list[len(list)-1] == tasks[i].Partition) {
+				continue
+			}
+			owned[h.Owner] = append(list, tasks[i].Partition)
+		}
+	}
+	return owned
+}
+
+// hottest adds up what the pods have counted. Each counts other records, so
+// that the sums are exact where the counts are; a key that is frequent nowhere
+// near the top of any pod cannot be frequent in all of them.
+func hottest(parts []Part) []HotRate {
+	var total uint64
+	counts := map[Symbol]uint64{}
+	for i := range parts {
+		total += parts[i].Hot.Total
+		for _, k := range parts[i].Hot.Keys {
+			counts[Symbol(k.Symbol)] += k.Count
+		}
+	}
+	rates := make([]HotRate, 0, len(counts))
+	if total == 0 {
+		return rates
+	}
+	for symbol, n := range counts {
+		rates = append(rates, HotRate{symbol, min(1, float64(n)/float64(total))})
+	}
+	slices.SortFunc(rates, func(a, b HotRate) int {
+		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Symbol, b.Symbol))
+	})
+	return rates[:min(len(rates), hottestShown)]
+}

@@ -1,0 +1,476 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"joiner/internal/assign"
+	"joiner/internal/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	market = "market-updates"
+	notes  = "notifications"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+func id(i int) string { return fmt.Sprintf("m%d", i) }
+
+// directory gives partition p's market half to markets[p] and its notifications
+// to owners[p]; 0 is nobody.
+func directory(generation int32, members int, markets, owners []int) *assign.Directory {
+	d := &assign.Directory{Generation: generation, Owners: map[string][]string{}, Moving: map[string][]int32{}}
+	for i := 1; i <= members; i++ {
+		d.Members = append(d.Members, assign.Member{Identity: assign.Identity{ID: id(i), Address: id(i) + ":8081"}})
+	}
+	for topic, list := range map[string][]int{market: markets, notes: owners} {
+		for p, owner := range list {
+			name := ""
+			if owner > 0 {
+				name = id(owner)
+			} else {
+				d.Moving[topic] = append(d.Moving[topic], int32(p))
+			}
+			d.Owners[topic] = append(d.Owners[topic], name)
+		}
+	}
+	return d
+}
+
+// task is one that its pod runs: position and committed below an end of 100.
+func task(partition int32, state State, topics ...string) Task {
+	t := Task{Partition: partition, State: state, CaughtUp: ptr(true), Remaining: ptr(int64(0)), Symbols: ptr(int64(5)), Topics: map[string]Half{}}
+	for _, topic := range topics {
+		t.Topics[topic] = Half{Position: ptr(int64(99)), Committed: ptr(int64(90)), HighWatermark: ptr(int64(100)), Leader: ptr(int32(2))}
+	}
+	return t
+}
+
+func part(i int, generation int32, tasks ...Task) Part {
+	p := Part{Format: Format, Group: "g", Generation: generation, ID: id(i), Address: id(i) + ":8081", Ready: true, Tasks: tasks, Joins: NewJoins()}
+	p.Joins["local"]["hit"] = 10 * uint64(i)
+	p.Hot = Hot{Total: 100, Keys: []HotCount{{Symbol: []byte("BBCA"), Count: 30}, {Symbol: []byte(id(i)), Count: uint64(i)}}}
+	return p
+}
+
+func local(p Part, d *assign.Directory) Local {
+	return Local{Part: p, Strategy: "copartition", Topics: [record.Sides]string{market, notes}, Directory: d}
+}
+
+// row is what a task comes down to.
+func row(t Task) string {
+	lag := "-"
+	if h := t.Topics[notes]; h.Lag != nil {
+		lag = fmt.Sprint(*h.Lag)
+	}
+	return fmt.Sprintf("%d owner=%s market=%s colocated=%v %s lag=%s", t.Partition, t.Owner, t.Topics[market].Owner, t.Colocated, t.State, lag)
+}
+
+func rows(v View) (list []string) {
+	for _, t := range v.Tasks {
+		list = append(list, row(t))
+	}
+	return list
+}
+
+func TestMerge(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		local   Local
+		answers map[string]answer
+		want    []string
+	}{
+		{
+			"this pod alone", local(part(1, 7, task(0, StateRunning, market, notes)), directory(7, 2, []int{1, 2}, []int{1, 2})), nil,
+			[]string{"0 owner=m1 market=m1 colocated=true running lag=10", "1 owner=m2 market=m2 colocated=true unknown lag=-"},
+		},
+		{
+			"everybody answers", local(part(1, 7, task(0, StateRunning, market, notes)), directory(7, 2, []int{1, 2}, []int{1, 2})),
+			map[string]answer{"m2": {part: part(2, 7, task(1, StateRestoring, market, notes))}},
+			[]string{"0 owner=m1 market=m1 colocated=true running lag=10", "1 owner=m2 market=m2 colocated=true restoring lag=10"},
+		},
+		{
+			"one is silent", local(part(1, 7, task(0, StateRunning, market, notes)), directory(7, 2, []int{1, 2}, []int{1, 2})),
+			map[string]answer{"m2": {err: errSilent}},
+			[]string{"0 owner=m1 market=m1 colocated=true running lag=10", "1 owner=m2 market=m2 colocated=true unknown lag=-"},
+		},
+		{
+			"halves apart: who joins says the state", local(part(1, 7, task(0, StateRestoring, market)), directory(7, 2, []int{1}, []int{2})),
+			map[string]answer{"m2": {part: part(2, 7, task(0, StateRunning, notes))}},
+			[]string{"0 owner=m2 market=m1 colocated=false running lag=10"},
+		},
+		{
+			"halves apart, the other way round", local(part(1, 7, task(0, StateRunning, notes)), directory(7, 2, []int{2}, []int{1})),
+			map[string]answer{"m2": {part: part(2, 7, task(0, StateRestoring, market))}},
+			[]string{"0 owner=m1 market=m2 colocated=false running lag=10"},
+		},
+		{
+			"withheld while the old owner lets go", local(part(1, 7, task(0, StateFrozen, market, notes)), directory(7, 2, []int{0}, []int{0})),
+			map[string]answer{"m2": {part: part(2, 7)}},
+			[]string{"0 owner= market= colocated=false frozen lag=10"},
+		},
+		{
+			"withheld and let go", local(part(1, 7), directory(7, 2, []int{0}, []int{0})), nil,
+			[]string{"0 owner= market= colocated=false moving lag=-"},
+		},
+		{
+			"the old owner's word against the new one's", local(part(1, 7, task(0, StateFrozen, market, notes)), directory(7, 2, []int{2}, []int{2})),
+			map[string]answer{"m2": {part: part(2, 7, task(0, StateRestoring, market, notes))}},
+			[]string{"0 owner=m2 market=m2 colocated=true restoring lag=10"},
+		},
+		{
+			"a pod of a later generation knows better", local(part(1, 7, task(0, StateFrozen, market, notes)), directory(7, 2, []int{1}, []int{1})),
+			map[string]answer{"m2": {part: part(2, 8, task(0, StateRunning, market, notes))}},
+			[]string{"0 owner=m2 market=m2 colocated=true running lag=10"},
+		},
+		{
+			"a foreign leader: no directory", local(part(1, 7, task(4, StateRunning, market, notes)), nil), nil,
+			[]string{"4 owner=m1 market=m1 colocated=true running lag=10"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := merge(ScopeGroup, c.local, c.answers, time.UnixMilli(1767582000123))
+			if d := cmp.Diff(c.want, rows(v)); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestUnownedIsNamed(t *testing.T) {
+	d := directory(7, 1, []int{1, 1}, []int{1})
+	d.Unowned = map[string][]int32{market: {2}}
+	d.Problem = "unequal"
+	v := merge(ScopePod, local(part(1, 7), d), nil, time.Now())
+	want := []string{
+		"0 owner=m1 market=m1 colocated=true unknown lag=-",
+		"1 owner=m1 market=m1 colocated=false unknown lag=-",
+		"2 owner= market= colocated=false unowned lag=-",
+	}
+	if diff := cmp.Diff(want, rows(v)); diff != "" || v.Problem != "unequal" {
+		t.Error(diff, v.Problem)
+	}
+}
+
+// The whole object, as /v1/status prints it.
+func TestViewJSON(t *testing.T) {
+	own := part(1, 7, task(0, StateRunning, market, notes))
+	own.Hot.Keys = append(own.Hot.Keys, HotCount{Symbol: []byte("\xff"), Count: 2})
+	l := local(own, directory(7, 3, []int{1, 2, 3}, []int{1, 2, 3}))
+	second := part(2, 7, task(1, StateRunning, market, notes))
+	second.Ready, second.Reasons = false, []string{"restoring"}
+	v := merge(ScopeGroup, l, map[string]answer{"m2": {part: second}, "m3": {err: errSilent}}, time.UnixMilli(1767582000123))
+	v.Tasks = v.Tasks[:1]
+	got, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{
+ "group": "g",
+ "generation": 7,
+ "strategy": "copartition",
+ "scope": "group",
+ "pod": "m1",
+ "at": "2026-01-05T03:00:00.123Z",
+ "problem": "",
+ "inputs": {
+  "market_updates": "market-updates",
+  "notifications": "notifications"
+ },
+ "members": [
+  {
+   "id": "m1",
+   "instance": "",
+   "address": "m1:8081",
+   "tasks": [
+    0
+   ],
+   "reachable": true,
+   "ready": true
+  },
+  {
+   "id": "m2",
+   "instance": "",
+   "address": "m2:8081",
+   "tasks": [
+    1
+   ],
+   "reachable": true,
+   "ready": false,
+   "reasons": [
+    "restoring"
+   ]
+  },
+  {
+   "id": "m3",
+   "instance": "",
+   "address": "m3:8081",
+   "tasks": [
+    2
+   ],
+   "reachable": false,
+   "error": "it has not answered in time",
+   "ready": null
+  }
+ ],
+ "tasks": [
+  {
+   "partition": 0,
+   "owner": "m1",
+   "colocated": true,
+   "state": "running",
+   "caught_up": true,
+   "remaining": 0,
+   "symbols": 5,
+   "unsettled": null,
+   "topics": {
+    "market-updates": {
+     "owner": "m1",
+     "position": 99,
+     "committed": 90,
+     "high_watermark": 100,
+     "lag": 10,
+     "leader": 2
+    },
+    "notifications": {
+     "owner": "m1",
+     "position": 99,
+     "committed": 90,
+     "high_watermark": 100,
+     "lag": 10,
+     "leader": 2
+    }
+   }
+  }
+ ],
+ "joins": {
+  "local": {
+   "hit": 30,
+   "miss": 0,
+   "unavailable": 0
+  },
+  "remote": {
+   "hit": 0,
+   "miss": 0,
+   "unavailable": 0
+  }
+ },
+ "hottest": [
+  {
+   "symbol": "BBCA",
+   "share": 0.3
+  },
+  {
+   "symbol": "m2",
+   "share": 0.01
+  },
+  {
+   "symbol_base64": "/w==",
+   "share": 0.01
+  },
+  {
+   "symbol": "m1",
+   "share": 0.005
+  }
+ ]
+}`
+	if d := cmp.Diff(want, string(got)); d != "" {
+		t.Error(d)
+	}
+}
+
+// peersFunc answers with what the test wants.
+type peersFunc func(ctx context.Context, address string) ([]byte, error)
+
+func (f peersFunc) Status(ctx context.Context, address string) ([]byte, error) {
+	return f(ctx, address)
+}
+
+func bytesOf(t *testing.T, p Part) []byte {
+	b, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Everybody is asked at the same time, a bounded number of them, and a group of
+// silent pods is given up after a second and a half.
+func TestSilentPeersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const members = 40
+		owners := make([]int, members)
+		for i := range owners {
+			owners[i] = i + 1
+		}
+		var now, most atomic.Int32
+		s := NewSource(
+			func() Local { return local(part(1, 7), directory(7, members, owners, owners)) },
+			peersFunc(func(ctx context.Context, address string) ([]byte, error) {
+				n := now.Add(1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				defer now.Add(-1)
+				<-ctx.Done()
+				return nil, fmt.Errorf("%s: %w", address, ctx.Err())
+			}))
+		began := time.Now()
+		v, err := s.Group(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took != askWithin {
+			t.Errorf("it took %s", took)
+		}
+		if most.Load() != askAtOnce {
+			t.Errorf("%d at once", most.Load())
+		}
+		for _, m := range v.Members {
+			if want := m.ID == "m1"; *m.Reachable != want || (m.Error == errSilent.Error()) == want || len(m.Tasks) != 1 {
+				t.Errorf("%+v", m)
+			}
+		}
+	})
+}
+
+// However many ask at the same moment, the group is asked once; a moment later
+// it is asked again.
+func TestAskingIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		s := NewSource(
+			func() Local { return local(part(1, 7), directory(7, 2, []int{1, 2}, []int{1, 2})) },
+			peersFunc(func(context.Context, string) ([]byte, error) {
+				asked.Add(1)
+				time.Sleep(100 * time.Millisecond)
+				return bytesOf(t, part(2, 7, task(1, StateRunning, market, notes))), nil
+			}))
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				v, err := s.Group(t.Context())
+				if err != nil || v.Tasks[1].State != StateRunning {
+					t.Error(err, v.Tasks)
+				}
+			})
+		}
+		all.Wait()
+		if n := asked.Load(); n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+		time.Sleep(fresh)
+		if _, err := s.Group(t.Context()); err != nil || asked.Load() != 2 {
+			t.Error(err, asked.Load())
+		}
+	})
+}
+
+// A client that goes away neither keeps the others waiting nor leaves them an
+// answer that was cut short.
+func TestClientThatGoesAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSource(
+			func() Local { return local(part(1, 7), directory(7, 2, []int{1, 2}, []int{1, 2})) },
+			peersFunc(func(ctx context.Context, _ string) ([]byte, error) {
+				select {
+				case <-time.After(time.Second):
+					return bytesOf(t, part(2, 7)), nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}))
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { time.Sleep(500 * time.Millisecond); cancel() }()
+		if _, err := s.Group(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		v, err := s.Group(t.Context())
+		if err != nil || !*v.Members[1].Reachable {
+			t.Errorf("%v %+v", err, v.Members)
+		}
+	})
+}
+
+func TestWhoCannotBeAsked(t *testing.T) {
+	d := directory(7, 5, []int{1}, []int{1})
+	d.Members[1].Address = ""
+	answers := map[string][]byte{
+		"m3:8081": bytesOf(t, part(4, 7)),
+		"m4:8081": []byte("<html>"),
+	}
+	foreign := part(5, 7)
+	foreign.Group = "other"
+	answers["m5:8081"] = bytesOf(t, foreign)
+	s := NewSource(func() Local { return local(part(1, 7), d) },
+		peersFunc(func(_ context.Context, address string) ([]byte, error) { return answers[address], nil }))
+	v, err := s.Group(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"", "no address", "another pod", "cannot be read", `group "other"`} {
+		if m := v.Members[i]; !strings.Contains(m.Error, want) || *m.Reachable != (want == "") {
+			t.Errorf("%+v, want %q", m, want)
+		}
+	}
+	if v.Joins["local"]["hit"] != 10 {
+		t.Errorf("strangers' joins were counted: %v", v.Joins)
+	}
+	if v, err = NewSource(func() Local { return local(part(1, 7), d) }, nil).Group(t.Context()); err != nil || v.Members[4].Error != errNoPeers.Error() {
+		t.Errorf("%v %+v", err, v.Members)
+	}
+}
+
+func TestPartSurvivesTheWay(t *testing.T) {
+	want := part(2, 7, task(1, StateRestoring, market))
+	s := NewSource(func() Local { return local(want, nil) }, nil)
+	b, err := s.Part()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parsePart(b, "g", "m2")
+	if d := cmp.Diff(want, got); err != nil || d != "" {
+		t.Error(err, d)
+	}
+}
+
+// Whatever a peer sends, the view can be put together and printed.
+func FuzzPart(f *testing.F) {
+	for _, p := range []Part{part(2, 7, task(1, StateRunning, market, notes)), part(2, 9, task(0, StateFrozen, notes)), {}} {
+		b, err := json.Marshal(p)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add([]byte(`{"format":1,"group":"g","id":"m2","joins":{"x":null},"tasks":[{"partition":-1}]}`))
+	f.Add([]byte(`{"format":1,"group":"g","id":"m2","joins":{"local":null},"tasks":[{"partition":1,"topics":null}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := parsePart(b, "g", "m2")
+		v := merge(ScopeGroup, local(part(1, 7), directory(7, 2, []int{1, 2}, []int{1, 0})), map[string]answer{"m2": {p, err}}, time.Unix(0, 0))
+		if _, err := json.Marshal(v); err != nil {
+			t.Fatal(err)
+		}
+		for i, task := range v.Tasks {
+			if i > 0 && v.Tasks[i-1].Partition >= task.Partition {
+				t.Fatalf("partition %d after %d", task.Partition, v.Tasks[i-1].Partition)
+			}
+			if task.State == "" && err != nil {
+				t.Fatalf("partition %d has no state", task.Partition)
+			}
+		}
+	})
+}
