@@ -33,7 +33,7 @@ func (a *App) standing() status.Local {
 }
 
 // address is where other pods ask this one.
-func (a *App) address() string { return advertised(a.o.Config.Peer) }
+func (a *App) address() string { return Advertised(a.o.Config.Peer) }
 
 func (a *App) joins() status.Joins {
 	j := status.NewJoins()
