@@ -32,6 +32,7 @@ var contractMetrics = []struct {
 	{"joiner_dead_letters_total", "kind,topic", false},
 	{"joiner_alerts_dropped_total", "reason", false},
 	{"joiner_misplaced_keys_total", "topic", false},
+	{"joiner_hottest_key_share_ratio", "partition,topic", false},
 	{"joiner_out_of_order_updates_total", "", false},
 	{"joiner_assigned_partitions", "topic", false},
 	{"joiner_colocated_partitions", "", false},
@@ -96,6 +97,11 @@ func TestKafkaMetrics(t *testing.T) {
 		p.Send(w.Notes, Record{Key: symbol, Value: fmt.Sprintf(`{"n": %d}`, i)})
 	}
 	p.Send(w.Notes, Record{Key: symbols[0], Value: `{`})
+	hot := make([]Record, 200) // a share needs some records
+	for i := range hot {
+		hot[i] = Record{Key: symbols[0], Value: `{"hot": true}`}
+	}
+	p.Send(w.Notes, hot...)
 	w.AwaitNoLag()
 
 	text := scrape(t, first)
