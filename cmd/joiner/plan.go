@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
 	"joiner/internal/app"
 	"joiner/internal/assign"
+	"joiner/internal/placement"
 	"joiner/internal/plan"
 
 	"github.com/spf13/cobra"
@@ -60,6 +62,19 @@ much headroom those planned have, and what more of them would break.`,
 	flags.Float64Var(&f.ticks, "ticks-per-notification", 10, "ticks for each notification")
 	flags.Float64Var(&f.peakRate, "peak-rate", 0, "records a second of both topics at the peak")
 	flags.Float64Var(&f.memberRate, "member-rate", 0, "records a second that one member can do")
+	for flag, words := range map[string][]string{
+		"strategy":    assign.Strategies(),
+		"partitioner": placement.Names(),
+		"load":        {"zipf:", "hot:", "uniform"},
+	} {
+		directive := cobra.ShellCompDirectiveNoFileComp
+		if flag == "load" {
+			directive = cobra.ShellCompDirectiveDefault // files too
+		}
+		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, directive)); err != nil {
+			panic(err) // a flag that does not exist: a mistake of this file
+		}
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return runPlan(cmd, p, f, out) }
 	return cmd
 }
@@ -72,15 +87,12 @@ func runPlan(cmd *cobra.Command, p *process, f planFlags, out *output) error {
 	if err := placed(cmd, p, &o, f.partitioner); err != nil {
 		return err
 	}
-	if isTerminal(p.stderr) {
-		o.Progress = func(what string) { fmt.Fprintf(p.stderr, "\r\033[Kplanning %s", what) }
-	}
+	progress := planProgress{w: p.stderr, terminal: isTerminal(p.stderr)}
+	o.Progress = progress.show
 	ctx, stop := withSignals(cmd.Context(), p.exit, nil)
 	defer stop()
 	report, err := plan.Run(ctx, o)
-	if o.Progress != nil {
-		fmt.Fprint(p.stderr, "\r\033[K")
-	}
+	progress.clear()
 	if errors.Is(err, plan.ErrOptions) {
 		return wrongUsage(err)
 	}
@@ -91,6 +103,28 @@ func runPlan(cmd *cobra.Command, p *process, f planFlags, out *output) error {
 		return json.NewEncoder(p.stdout).Encode(report)
 	}
 	return report.Text(p.stdout)
+}
+
+// planProgress says what is planned, in plans that take a while: in one line of
+// a terminal, else in lines of their own.
+type planProgress struct {
+	w               io.Writer
+	terminal, shown bool
+}
+
+func (p *planProgress) show(what string) {
+	p.shown = true
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r\033[Kplanning %s", what)
+		return
+	}
+	fmt.Fprintf(p.w, "planning %s\n", what)
+}
+
+func (p *planProgress) clear() {
+	if p.shown && p.terminal {
+		fmt.Fprint(p.w, "\r\033[K")
+	}
 }
 
 // options reads the flags.

@@ -340,10 +340,13 @@ func TestRunStopsWithItsContext(t *testing.T) {
 	}
 }
 
+// The first plan of a large group, and for copartition one that moves something.
 func BenchmarkRun500x10000(b *testing.B) {
-	for _, strategy := range []string{assign.Copartition, assign.Sticky} {
-		b.Run(strategy, func(b *testing.B) {
-			o := options(b, 10_000, "500", strategy)
+	for _, one := range []struct{ strategy, events string }{
+		{assign.Copartition, "500"}, {assign.Copartition, "500,501"}, {assign.Sticky, "500"},
+	} {
+		b.Run(one.strategy+"/"+one.events, func(b *testing.B) {
+			o := options(b, 10_000, one.events, one.strategy)
 			for b.Loop() {
 				run(b, o)
 			}

@@ -40,7 +40,8 @@ type Options struct {
 	// PeakRate and MemberRate are records a second of both topics, in all and
 	// by one member; 0 for both asks for no sizing.
 	PeakRate, MemberRate float64
-	// Progress, where not nil, hears what is planned next.
+	// Progress, where not nil, hears what is planned next, in plans that are
+	// large enough to be waited for.
 	Progress func(string)
 }
 
@@ -234,7 +235,11 @@ const seed = 0x6a6f696e6572
 
 // strategy adds what one strategy makes of all steps.
 func (p *planner) strategy(ctx context.Context, name string, report *Report) error {
-	outcomes, err := p.history(ctx, name, inOrder, p.Progress)
+	progress := p.Progress
+	if p.histories > 0 {
+		progress = nil
+	}
+	outcomes, err := p.history(ctx, name, inOrder, progress)
 	if err != nil {
 		return err
 	}

@@ -99,6 +99,8 @@ type Sizing struct {
 	// where no number will do, which Problem explains.
 	PartitionsNeeded *int32 `json:"partitions_needed"`
 	Problem          string `json:"problem,omitempty"`
+	// PartitionsForDouble is the same for twice the peak.
+	PartitionsForDouble *int32 `json:"partitions_for_double"`
 	// Headroom is how much the peak could grow before the hottest of the
 	// planned partitions is more than one member can do, as a part of the
 	// peak: 0.5 is half as much again, below 0 it is too much already.

@@ -19,45 +19,42 @@ func (p *planner) size() *Sizing {
 		PeakRate:         p.PeakRate,
 		MemberRate:       p.MemberRate,
 		Headroom:         math.Floor((p.MemberRate/(hottest*p.PeakRate)-1+slack)*1e4) / 1e4,
-		MembersNeeded:    int(p.evenly()),
+		MembersNeeded:    int(evenly(p.PeakRate, p.MemberRate)),
 		MaxUsefulMembers: min(p.counts[market], p.counts[notes]),
 	}
-	if needed, problem := p.needed(); problem == "" {
-		s.PartitionsNeeded = &needed
-	} else {
-		s.Problem = problem
-	}
+	s.PartitionsNeeded, s.Problem = p.needed(p.PeakRate)
+	s.PartitionsForDouble, _ = p.needed(2 * p.PeakRate)
 	s.Growth = p.growth(s.PartitionsNeeded)
 	return s
 }
 
 // needed is the least number of partitions with which no index alone is more
-// than one member can do.
-func (p *planner) needed() (int32, string) {
-	parts := p.evenly()
+// than one member can do at that peak, or nil and the reason why there is none.
+func (p *planner) needed(peak float64) (*int32, string) {
+	parts := evenly(peak, p.MemberRate)
 	if parts > MaxPartitions {
-		return 0, fmt.Sprintf("even when it is shared evenly the peak needs %.0f members, and no more than %d partitions are planned with", parts, MaxPartitions)
+		return nil, fmt.Sprintf("even when it is shared evenly the peak needs %.0f members, and no more than %d partitions are planned with", parts, MaxPartitions)
 	}
+	first := int32(parts)
 	if len(p.Load.Symbols) == 0 {
-		return int32(parts), ""
+		return &first, ""
 	}
-	limit := p.MemberRate/p.PeakRate + slack
+	limit := p.MemberRate/peak + slack
 	if symbol, share := p.heaviestSymbol(); share > limit {
-		return 0, fmt.Sprintf("symbol %q alone is %.1f %% of all records, %.0f a second at the peak: no number of partitions divides a symbol, so a member has to do more than %.0f a second, or the symbol less",
-			symbol, 100*share, share*p.PeakRate, p.MemberRate)
+		return nil, fmt.Sprintf("symbol \"%s\" alone is %.1f %% of all records, %.0f a second at the peak: no number of partitions divides a symbol, so a member has to do more than %.0f a second, or the symbol less",
+			shown(symbol), 100*share, share*peak, p.MemberRate)
 	}
-	n, tries := int32(parts), max(searchWork/len(p.load.Symbols), 100)
-	for ; n <= MaxPartitions && tries > 0; n++ {
+	last := int32(min(int(first)+max(searchWork/len(p.load.Symbols), 20), MaxPartitions))
+	for n := first; n <= last; n++ {
 		if share, ok := p.hottestOf(n); ok && share <= limit {
-			return n, ""
+			return &n, ""
 		}
-		tries--
 	}
-	return 0, fmt.Sprintf("no number up to %d keeps every partition below what one member can do: too many heavy symbols share one", n-1)
+	return nil, fmt.Sprintf("no number up to %d keeps every partition below what one member can do: too many heavy symbols share one", last)
 }
 
 // evenly is how many members can do the peak when each does the same.
-func (p *planner) evenly() float64 { return math.Ceil(p.PeakRate/p.MemberRate - slack) }
+func evenly(peak, member float64) float64 { return math.Ceil(peak/member - slack) }
 
 // alike reports whether both topics place keys in the same partition.
 func (p *planner) alike() bool { return p.MarketPartitioner == p.NotificationPartitioner }
@@ -140,7 +137,8 @@ func (p *planner) breaks(g *Growth) []string {
 		keys,
 		"Prices: until its next tick, a moved symbol's last price lies in its old partition. joiner asks there, by the count before the growth, before it calls it a miss; such joins are remote where that partition has another owner. Only one former count is remembered: do not grow again before every symbol has ticked.",
 		"Order: a moved symbol's older records wait in one partition while its newer ones are read from another, so its alerts may leave out of order until the old partition has been read up to the growth. Let the lag fall to 0 first, and the order holds for all but what is in flight.",
-		"All topics have to grow: both inputs (while their counts differ, joiner goes on with the partitions that it had and is not ready) and both outputs (topics.create does those). The counts differ for at least as long as a producer takes to see the new ones, metadata.max.age.ms, five minutes by default.",
-		"None of this holds for a pair of new topics with more partitions: fill market-updates there first, then let the producers of notifications change over.",
+		"Topics: all have to grow, both inputs (while their counts differ, joiner goes on with the partitions that it had and is not ready) and both outputs (topics.create does those).",
+		"Producers: each sees the new count in its own time, within metadata.max.age.ms (five minutes by default). Until all have, ticks and notifications of one symbol may go to different partitions, and such joins are remote.",
+		"None of this happens to a pair of new topics with more partitions: fill market-updates there first, then let the producers of notifications change over.",
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,13 +65,13 @@ func (t *text) heading(r Report) {
 	t.printf("keys placed by %s; the hottest partitions:\n", r.Placement)
 	rows := []string{"partition\tof all records\theaviest symbol\tof all records\t"}
 	for _, h := range r.Hottest {
-		rows = append(rows, fmt.Sprintf("%d\t%s\t%s\t%s\t", h.Partition, percent(h.Share), symbol(h.Symbol), percent(h.SymbolShare)))
+		rows = append(rows, fmt.Sprintf("%d\t%s\t%s\t%s\t", h.Partition, percent(h.Share), shown(h.Symbol), percent(h.SymbolShare)))
 	}
 	t.table(rows)
 }
 
-// symbol makes any bytes fit for a table.
-func symbol(s string) string {
+// shown makes a symbol, which may be any bytes, fit for a table.
+func shown(s string) string {
 	const most = 24
 	quoted := strconv.Quote(s)
 	if plain := quoted[1 : len(quoted)-1]; plain == s {
@@ -105,6 +106,9 @@ func (t *text) step(r Report, i int, step Step) {
 	for _, s := range step.Strategies {
 		if s.Problem != "" {
 			t.printf("  %s: %s\n", s.Name, s.Problem)
+		}
+		if m := s.Mean; m != nil && math.Abs(m.Colocated-float64(s.Colocated)) > 0.005 {
+			t.printf("  %s: one draw of many; on average %.2f together, %s local\n", s.Name, m.Colocated, percent(m.LocalShare))
 		}
 	}
 	t.ownership(r, step)
@@ -226,7 +230,7 @@ func (t *text) sizing(r Report) {
 	s := r.Sizing
 	t.printf("\nsizing for %.0f records a second at the peak, %.0f by one member\n", s.PeakRate, s.MemberRate)
 	if s.PartitionsNeeded != nil {
-		t.printf("  partitions needed: %d of each topic\n", *s.PartitionsNeeded)
+		t.printf("  partitions needed: %d of each topic%s\n", *s.PartitionsNeeded, double(s.PartitionsForDouble))
 	} else {
 		t.paragraph("partitions needed: "+s.Problem, 2)
 	}
@@ -245,6 +249,13 @@ func (t *text) sizing(r Report) {
 	for _, line := range s.Growth.Breaks {
 		t.paragraph("- "+line, 2)
 	}
+}
+
+func double(partitions *int32) string {
+	if partitions == nil {
+		return "; no number is enough for twice the peak"
+	}
+	return fmt.Sprintf(", %d for twice the peak", *partitions)
 }
 
 // paragraph wraps words at 90 columns.
