@@ -22,6 +22,7 @@ func lasting(err error) bool {
 	for _, e := range []error{
 		ErrClosed, sarama.ErrClosedClient,
 		sarama.ErrTopicAuthorizationFailed, sarama.ErrGroupAuthorizationFailed, sarama.ErrClusterAuthorizationFailed,
+		sarama.ErrTransactionalIDAuthorizationFailed,
 		sarama.ErrInvalidTopic, sarama.ErrInvalidGroupId,
 		sarama.ErrUnsupportedVersion, sarama.ErrPolicyViolation, sarama.ErrInvalidConfig,
 		sarama.ErrInvalidReplicationFactor, sarama.ErrInvalidRequest, sarama.ErrUnsupportedForMessageFormat,
