@@ -1,0 +1,104 @@
+package check
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Status is what a finding comes to.
+type Status string
+
+// The statuses.
+const (
+	OK      Status = "ok"
+	Warning Status = "warning" // may go wrong, or could not be looked at
+	Failure Status = "failure" // is wrong: the service does not run so, or loses something
+)
+
+// Finding is one line of the report.
+type Finding struct {
+	ID      string `json:"id"` // one of IDs
+	Status  Status `json:"status"`
+	Subject string `json:"subject"` // a topic, a broker, the group, a key of the configuration
+	Message string `json:"message"`
+	Remedy  string `json:"remedy"` // empty for ok
+}
+
+// Report is what joiner check prints.
+type Report struct {
+	Findings []Finding `json:"findings"`
+	Failed   int       `json:"failed"` // findings that are failures
+	Warned   int       `json:"warned"` // findings that are warnings
+}
+
+func reportOf(findings []Finding) Report {
+	r := Report{Findings: findings}
+	for _, f := range findings {
+		switch f.Status {
+		case Failure:
+			r.Failed++
+		case Warning:
+			r.Warned++
+		}
+	}
+	return r
+}
+
+// Text writes the report for people: a line a finding, and under it what to do.
+func (r Report) Text(w io.Writer) error {
+	// Remedies are kept out of the columns, which they would stretch.
+	var table strings.Builder
+	columns := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	for _, f := range r.Findings {
+		fmt.Fprintf(columns, "%s\t%s\t%s\t%s\n", f.Status, f.ID, f.Subject, f.Message)
+	}
+	if err := columns.Flush(); err != nil {
+		return err
+	}
+	lines := strings.SplitAfter(table.String(), "\n")
+	for i, f := range r.Findings {
+		if _, err := io.WriteString(w, lines[i]); err != nil {
+			return err
+		}
+		if f.Remedy == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "         → %s\n", f.Remedy); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(w, "%s, %s, %d ok\n", count(r.Failed, "failure"), count(r.Warned, "warning"), len(r.Findings)-r.Failed-r.Warned)
+	return err
+}
+
+// count names a number of things, in words that end in s where there are
+// several.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// say makes findings for one check.
+func ok(subject, format string, args ...any) Finding {
+	return Finding{Status: OK, Subject: subject, Message: oneLine(fmt.Sprintf(format, args...))}
+}
+
+func warn(subject, remedy, format string, args ...any) Finding {
+	return Finding{Status: Warning, Subject: subject, Remedy: remedy, Message: oneLine(fmt.Sprintf(format, args...))}
+}
+
+func fail(subject, remedy, format string, args ...any) Finding {
+	f := warn(subject, remedy, format, args...)
+	f.Status = Failure
+	return f
+}
+
+// oneLine keeps a message on its line and in its column: errors of several
+// lines come from libraries.
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' || r == '\t' }), "; ")
+}

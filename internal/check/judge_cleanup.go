@@ -1,0 +1,292 @@
+package check
+
+import (
+	"fmt"
+	"time"
+
+	"joiner/internal/kafka"
+	"joiner/internal/record"
+)
+
+func judgeMarketCleanup(j *judgement) []Finding {
+	return j.eachTopic([]string{j.market()}, func(topic string, _ kafka.Layout, s settings) Finding {
+		const remedy = "set cleanup.policy=compact and min.compaction.lag.ms"
+		keeps, _ := s.millis("retention.ms")
+		bytes, known := s.number("retention.bytes")
+		bounded := known && bytes >= 0
+		switch {
+		case s.compacts() && !s.deletes():
+			return ok(topic, "compacted: the newest price of every symbol is kept")
+		case !s.compacts() && keeps == unlimited && !bounded:
+			return warn(topic, remedy, "not compacted, and nothing is ever deleted: each restore reads the whole log, which takes longer every day")
+		}
+		forgets := span(keeps)
+		if bounded {
+			forgets += fmt.Sprintf(", or sooner where a partition exceeds %d bytes,", bytes)
+		}
+		if s.compacts() {
+			return warn(topic, "set cleanup.policy=compact alone, unless symbols are to be forgotten",
+				"compacted and deleted: a symbol without a tick for %s has no price any more after the next restore", forgets)
+		}
+		return warn(topic, remedy, "not compacted: after a restart or a move, symbols without a tick for %s have no price, and each restore reads all that is retained", forgets)
+	})
+}
+
+// lag is how far behind the group is in one partition.
+type lag struct {
+	partition int32
+	records   int64
+	time      time.Duration // age of the next record; 0 where it has no timestamp
+	bytes     int64         // about, by the size of sampled records
+}
+
+// lags are those of partitions in which the group has a commit and records to
+// come, which have not been deleted yet.
+func (j *judgement) lags(parts []PartitionFacts) []lag {
+	var list []lag
+	for i := range parts {
+		p := &parts[i]
+		if p.Committed < p.Start || p.Committed >= p.End || p.Committed < 0 {
+			continue
+		}
+		l := lag{partition: p.ID, records: p.End - p.Committed}
+		if p.Next != record.NoTimestamp {
+			l.time = max(0, j.facts.Now.Sub(p.Next.Time()))
+		}
+		if p.Sample.Records > 0 {
+			l.bytes = l.records * p.Sample.Bytes / int64(p.Sample.Records)
+		}
+		list = append(list, l)
+	}
+	return list
+}
+
+func longest(lags []lag) (worst lag) {
+	for _, l := range lags {
+		if l.time > worst.time {
+			worst = l
+		}
+	}
+	return worst
+}
+
+// judgeCompactionLag: what is compacted away before the group has read it is a
+// price that no notification can get any more; a tombstone that is removed
+// before it was read leaves a price standing.
+func judgeCompactionLag(j *judgement) []Finding {
+	topic := j.market()
+	s, hidden := j.settings(topic)
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
+	if !s.compacts() {
+		return []Finding{ok(topic, "not compacted")}
+	}
+	parts, findings := j.partitions(record.Market)
+	if err := j.facts.CommittedErr; err != nil {
+		findings = append(findings, unseen(topic, "Describe", "group "+j.Kafka.GroupID, err))
+	}
+	worst := longest(j.lags(parts))
+	findings = append(findings, j.judgeMinCompactionLag(topic, s, worst))
+	return append(findings, j.judgeTombstones(topic, s, worst)...)
+}
+
+// outage is how long the work of a pod that dies may lie still: its session
+// must end, the group must come together again, and what was done since the
+// last commit is done again.
+func (j *judgement) outage() time.Duration {
+	return j.Kafka.SessionTimeout + j.Kafka.RebalanceTimeout + j.CommitInterval
+}
+
+func (j *judgement) judgeMinCompactionLag(topic string, s settings, worst lag) Finding {
+	keeps, known := s.millis("min.compaction.lag.ms")
+	if !known {
+		return warn(topic, "", "could not be looked at: the broker does not tell min.compaction.lag.ms")
+	}
+	want := max(j.outage(), 2*worst.time, j.History)
+	set := fmt.Sprintf("set min.compaction.lag.ms to %d or more", max(time.Hour, 2*want).Milliseconds())
+	switch {
+	case worst.time > 0 && keeps < worst.time && worst.time > j.outage():
+		return fail(topic, set+", and find out why the group is behind", "ticks may be compacted after %s, and the group is %s behind in partition %d: prices vanish before it has read them",
+			span(keeps), span(worst.time), worst.partition)
+	case keeps < j.History:
+		return warn(topic, set, "ticks may be compacted after %s, join.history is %s: after a restore older prices are missing", span(keeps), span(j.History))
+	case keeps < want:
+		return warn(topic, set, "ticks may be compacted after %s: a group that is behind for longer (a dead pod alone costs up to %s) misses prices", span(keeps), span(want))
+	}
+	return ok(topic, "ticks stay for %s before they are compacted; the group is %s behind", span(keeps), span(worst.time))
+}
+
+func (j *judgement) judgeTombstones(topic string, s settings, worst lag) []Finding {
+	keeps, known := s.millis("delete.retention.ms")
+	want := max(j.outage(), 2*worst.time)
+	if !known || keeps >= want {
+		return nil
+	}
+	return []Finding{warn(topic, fmt.Sprintf("set delete.retention.ms to %d or more", max(24*time.Hour, 2*want).Milliseconds()),
+		"tombstones may be removed after %s (delete.retention.ms): a group that is behind for longer keeps prices that were withdrawn", span(keeps))}
+}
+
+// judgeMarketOrder: compaction keeps the highest offset, the table the newest
+// event time.
+func judgeMarketOrder(j *judgement) []Finding {
+	topic := j.market()
+	s, hidden := j.settings(topic)
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
+	parts, records, findings := j.sampled(record.Market)
+	late, symbol := 0, ""
+	for i := range parts {
+		late += parts[i].Sample.OutOfOrder
+		if symbol == "" {
+			symbol = parts[i].Sample.Disordered
+		}
+	}
+	switch {
+	case late == 0:
+		if records == 0 && len(findings) > 0 {
+			return findings
+		}
+		return append(findings, ok(topic, "%s sampled, none out of order", count(records, "tick")))
+	case s.compacts():
+		return append(findings, warn(topic, "have producers send a symbol's ticks in the order of their event times; else set min.compaction.lag.ms well above their delay",
+			"%d of %d sampled ticks are older than one before them of the same symbol (%s first): compaction keeps the last one sent, so a restored table may be older than the live one", late, records, symbol))
+	}
+	return append(findings, ok(topic, "%d of %d sampled ticks are out of order; nothing is compacted, so no restore loses by it", late, records))
+}
+
+func judgeNotificationsCleanup(j *judgement) []Finding {
+	return j.eachTopic([]string{j.notifications()}, func(topic string, _ kafka.Layout, s settings) Finding {
+		if s.compacts() {
+			return fail(topic, "set cleanup.policy=delete", "compacted: of several notifications of a symbol only the last survives, so those that were not read yet are lost")
+		}
+		return ok(topic, "not compacted")
+	})
+}
+
+func judgeOutputCleanup(j *judgement) []Finding {
+	return j.eachTopic(j.outputs(), func(topic string, _ kafka.Layout, s settings) Finding {
+		if s.compacts() {
+			return warn(topic, "set cleanup.policy=delete, unless only the last of each symbol is wanted",
+				"compacted: of several records of a symbol only the last survives, and those without a key are refused")
+		}
+		return ok(topic, "not compacted")
+	})
+}
+
+func judgeCommitted(j *judgement) []Finding {
+	var findings []Finding
+	for side := range record.Sides {
+		findings = append(findings, j.judgeCommittedIn(side)...)
+	}
+	return findings
+}
+
+func (j *judgement) judgeCommittedIn(side record.Side) []Finding {
+	topic := j.Inputs[side].Topic
+	if err := j.facts.CommittedErr; err != nil && j.facts.Connected == nil {
+		return []Finding{unseen(topic, "Describe", "group "+j.Kafka.GroupID, err)}
+	}
+	parts, findings := j.partitions(side)
+	var above []int32
+	commits, deleted := 0, int64(0)
+	for _, p := range parts {
+		switch {
+		case p.Committed < 0:
+			continue
+		case p.Committed < p.Start:
+			deleted += p.Start - p.Committed
+		case p.Committed > p.End:
+			above = append(above, p.ID)
+		}
+		commits++
+	}
+	const unread = "have the group keep up, or raise the topic's retention; what is gone stays gone"
+	if deleted > 0 && side == record.Notification {
+		findings = append(findings, fail(topic, unread, "%s deleted before the group had read them", count(int(deleted), "offset")))
+	}
+	if deleted > 0 && side == record.Market {
+		findings = append(findings, warn(topic, unread, "%s deleted before the group had read them: notifications of that time are joined with older prices", count(int(deleted), "offset")))
+	}
+	if len(above) > 0 {
+		findings = append(findings, fail(topic, "if the topic was made anew on purpose, go on: the group begins at its start; else find out what was truncated",
+			"the group's offsets in %s are above the end of the log: it was truncated or made anew", numbered(above)))
+	}
+	if len(findings) > 0 {
+		return findings
+	}
+	if commits == 0 {
+		return []Finding{ok(topic, "the group has no commits yet: it begins at the %s", j.beginning(side))}
+	}
+	return []Finding{ok(topic, "the group's offsets lie within the log")}
+}
+
+func (j *judgement) beginning(side record.Side) string {
+	if side == record.Notification && j.StartLatest {
+		return "end"
+	}
+	return "start"
+}
+
+// close is the part of a retention from which on a lag is near it.
+const (
+	near     = 0.5
+	imminent = 0.9
+)
+
+func judgeRetention(j *judgement) []Finding {
+	var findings []Finding
+	for side := range record.Sides {
+		findings = append(findings, j.judgeRetentionOf(side)...)
+	}
+	return findings
+}
+
+func (j *judgement) judgeRetentionOf(side record.Side) []Finding {
+	topic := j.Inputs[side].Topic
+	s, hidden := j.settings(topic)
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
+	if !s.deletes() {
+		return []Finding{ok(topic, "nothing is deleted for its age")}
+	}
+	if err := j.facts.CommittedErr; err != nil {
+		return []Finding{unseen(topic, "Describe", "group "+j.Kafka.GroupID, err)}
+	}
+	parts, findings := j.partitions(side)
+	lags := j.lags(parts)
+	keeps, _ := s.millis("retention.ms")
+	worst := longest(lags)
+	if f, found := nearRetention(topic, worst, float64(worst.time)/float64(keeps), "retention.ms",
+		fmt.Sprintf("it is %s behind, and records are deleted after %s", span(worst.time), span(keeps))); found {
+		findings = append(findings, f)
+	}
+	if bytes, known := s.number("retention.bytes"); known && bytes >= 0 {
+		for _, l := range lags {
+			if l.bytes > worst.bytes {
+				worst = l
+			}
+		}
+		if f, found := nearRetention(topic, worst, float64(worst.bytes)/float64(max(bytes, 1)), "retention.bytes",
+			fmt.Sprintf("it has about %d bytes to read, and a partition keeps %d", worst.bytes, bytes)); found {
+			findings = append(findings, f)
+		}
+	}
+	if len(findings) > 0 {
+		return findings
+	}
+	return []Finding{ok(topic, "records are kept for %s; the group is %s behind", span(keeps), span(longest(lags).time))}
+}
+
+func nearRetention(topic string, worst lag, used float64, setting, what string) (Finding, bool) {
+	remedy := "raise " + setting + " now, and have the group catch up: more pods, or find what holds it up"
+	switch {
+	case used >= imminent:
+		return fail(topic, remedy, "the group is about to lose records of partition %d: %s", worst.partition, what), true
+	case used >= near:
+		return warn(topic, remedy, "the group is near the retention in partition %d: %s", worst.partition, what), true
+	}
+	return Finding{}, false
+}

@@ -1,0 +1,311 @@
+package check
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"joiner/internal/kafka"
+)
+
+func judgeConfig(j *judgement) []Finding {
+	var findings []Finding
+	for _, w := range j.Warnings {
+		subject, _, _ := strings.Cut(w, " ")
+		if strings.HasPrefix(w, "environment variable ") {
+			subject = strings.Fields(w)[2]
+		}
+		findings = append(findings, warn(strings.TrimSuffix(subject, ":"), "take it out of the configuration, or set what gives it an effect", "%s", w))
+	}
+	if !j.RemoteLookup && j.Strategy != "copartition" {
+		findings = append(findings, warn("group.strategy", "set join.remote_lookup: true, or group.strategy: copartition",
+			"under %s a pod lacks prices that other pods hold, and join.remote_lookup is false: each is a counted miss", j.Strategy))
+	}
+	if len(findings) == 0 {
+		return []Finding{ok("configuration", "valid, nothing in it is without effect")}
+	}
+	return findings
+}
+
+func judgeBootstrap(j *judgement) []Finding {
+	var findings []Finding
+	any := slices.ContainsFunc(j.facts.Bootstrap, answers)
+	for _, v := range j.facts.Bootstrap {
+		switch {
+		case v.Err == nil:
+			findings = append(findings, ok(v.Address, "answers, cluster %s", v.ClusterID))
+		case any && !refusedEntry(v.Err):
+			findings = append(findings, warn(v.Address, reachRemedy(v.Err), "is away, another bootstrap server answers: %v", v.Err))
+		default:
+			findings = append(findings, fail(v.Address, reachRemedy(v.Err), "cannot be used: %v", v.Err))
+		}
+	}
+	return append(findings, strangers(j.facts.Bootstrap)...)
+}
+
+// strangers finds bootstrap servers of another cluster.
+func strangers(visits []kafka.Visit) []Finding {
+	clusters := make(map[string]string) // one address of each
+	for _, v := range visits {
+		if v.Err == nil && v.ClusterID != "" {
+			clusters[v.ClusterID] = v.Address
+		}
+	}
+	if len(clusters) < 2 {
+		return nil
+	}
+	var list []string
+	for _, id := range slices.Sorted(maps.Keys(clusters)) {
+		list = append(list, fmt.Sprintf("%s is of cluster %s", clusters[id], id))
+	}
+	return []Finding{fail("kafka.brokers", "list the servers of one cluster only",
+		"the bootstrap servers belong to %d clusters: %s", len(clusters), strings.Join(list, ", "))}
+}
+
+// refusedEntry tells whether the broker is there and does not let us in.
+func refusedEntry(err error) bool { return errors.Is(err, sarama.ErrSASLAuthenticationFailed) }
+
+// reachRemedy says what to do about a broker that cannot be reached.
+func reachRemedy(err error) string {
+	var dns *net.DNSError
+	text := err.Error()
+	switch {
+	case refusedEntry(err):
+		return "correct kafka.sasl: the broker refuses these credentials"
+	case errors.As(err, &dns):
+		return "correct the name, or the resolver of this machine"
+	case strings.Contains(text, "x509") || strings.Contains(text, "certificate"):
+		return "correct kafka.tls: ca_file must hold the authority that signed the broker's certificate, server_name the name in it, and cert_file a certificate that the broker takes"
+	case strings.Contains(text, "tls:"):
+		return "kafka.tls.enabled is true and the listener seems to speak no TLS: use its TLS listener"
+	case strings.Contains(text, "connection refused"):
+		return "start the broker, or correct host and port"
+	case strings.Contains(text, "EOF") || strings.Contains(text, "connection reset") || errors.Is(err, sarama.ErrNotConnected):
+		return "the listener hangs up: see whether it wants TLS or SASL (kafka.tls, kafka.sasl), or is no Kafka listener"
+	default:
+		return "see whether the broker runs, and whether a firewall or network policy lets this machine through"
+	}
+}
+
+func broker(v kafka.Visit) string { return fmt.Sprintf("broker %d (%s)", v.ID, v.Address) }
+
+func judgeBrokers(j *judgement) []Finding {
+	if len(j.facts.Brokers) == 0 {
+		return []Finding{warn("brokers", "see bootstrap", "could not be looked at: no bootstrap server told of any")}
+	}
+	var findings []Finding
+	for _, v := range j.facts.Brokers {
+		if v.Err == nil {
+			findings = append(findings, ok(broker(v), "answers"))
+			continue
+		}
+		findings = append(findings, fail(broker(v), "advertised.listeners must be reachable from here; "+reachRemedy(v.Err),
+			"cannot be reached, so the partitions that it leads cannot be read or written: %v", v.Err))
+	}
+	return findings
+}
+
+// Kafka's numbers of the requests that are asked about.
+const (
+	apiProduce          = 0
+	apiFetch            = 1
+	apiListOffsets      = 2
+	apiMetadata         = 3
+	apiOffsetFetch      = 9
+	apiJoinGroup        = 11
+	apiLeaveGroup       = 13
+	apiCreateTopics     = 19
+	apiInitProducerID   = 22
+	apiTxnOffsetCommit  = 28
+	apiDescribeConfigs  = 32
+	apiCreatePartitions = 37
+	apiDescribeCluster  = 60
+)
+
+// need is a request that the configuration needs in a version.
+type need struct {
+	api     int16
+	version int16
+	name    string
+	why     string
+	since   string // the Kafka release that brought it
+}
+
+// needs are the requests without which this configuration does not run.
+func (j *judgement) needs() []need {
+	list := []need{
+		{apiMetadata, 10, "Metadata", "topics are told apart by their ids", "2.8"},
+		{apiFetch, 4, "Fetch", "kafka.isolation_level", "0.11"},
+		{apiListOffsets, 2, "ListOffsets", "kafka.isolation_level", "0.11"},
+		{apiProduce, 3, "Produce", "alerts have headers", "0.11"},
+		{apiInitProducerID, 0, "InitProducerId", "outputs are written idempotently", "0.11"},
+		{apiOffsetFetch, 7, "OffsetFetch", "offsets in open transactions are waited for", "2.5"},
+		{apiJoinGroup, 5, "JoinGroup", "group membership", "2.3"},
+		{apiLeaveGroup, 4, "LeaveGroup", "members that stop hand over at once", "2.4"},
+		{apiDescribeConfigs, 1, "DescribeConfigs", "limits of topics", "1.1"},
+		{apiDescribeCluster, 0, "DescribeCluster", "this check", "2.8"},
+	}
+	if j.Kafka.Rack != "" {
+		list = append(list, need{apiFetch, 11, "Fetch", "kafka.rack", "2.4"})
+	}
+	if j.Compression == "zstd" {
+		list = append(list, need{apiProduce, 7, "Produce", "delivery.compression: zstd", "2.1"})
+	}
+	if j.Create {
+		list = append(list, need{apiCreateTopics, 4, "CreateTopics", "topics.create", "2.4"}, need{apiCreatePartitions, 0, "CreatePartitions", "topics.create", "1.0"})
+	}
+	if j.ExactlyOnce {
+		list = append(list, need{apiTxnOffsetCommit, 3, "TxnOffsetCommit", "delivery.guarantee: exactly_once", "2.5"})
+	}
+	return append(list, j.versionNeeds()...)
+}
+
+// versionNeeds tells brokers that are older than kafka.version by requests that
+// a release brought. There is no request for a broker's version.
+func (j *judgement) versionNeeds() []need {
+	version, err := sarama.ParseKafkaVersion(j.Kafka.Version)
+	if err != nil {
+		return nil // auto
+	}
+	var list []need
+	for _, mark := range []struct {
+		since sarama.KafkaVersion
+		need
+	}{
+		{sarama.V3_0_0_0, need{apiListOffsets, 7, "ListOffsets", "", "3.0"}},
+		{sarama.V3_1_0_0, need{apiFetch, 13, "Fetch", "", "3.1"}},
+		{sarama.V3_2_0_0, need{apiJoinGroup, 8, "JoinGroup", "", "3.2"}},
+		{sarama.V3_5_0_0, need{apiFetch, 15, "Fetch", "", "3.5"}},
+		{sarama.V3_7_0_0, need{apiFetch, 16, "Fetch", "", "3.7"}},
+		{sarama.V3_9_0_0, need{apiFetch, 17, "Fetch", "", "3.9"}},
+		{sarama.V4_0_0_0, need{apiProduce, 12, "Produce", "", "4.0"}},
+		{sarama.V4_1_0_0, need{apiFetch, 18, "Fetch", "", "4.1"}},
+	} {
+		if version.IsAtLeast(mark.since) {
+			mark.why = "kafka.version: " + j.Kafka.Version
+			list = append(list, mark.need)
+		}
+	}
+	return list
+}
+
+func judgeAPIs(j *judgement) []Finding {
+	visits := j.facts.Brokers
+	if len(visits) == 0 {
+		return []Finding{warn("brokers", "see bootstrap", "could not be looked at: no broker answers")}
+	}
+	var findings []Finding
+	for _, v := range visits {
+		findings = append(findings, j.judgeAPIsOf(v)...)
+	}
+	return findings
+}
+
+func (j *judgement) judgeAPIsOf(v kafka.Visit) []Finding {
+	if v.Err != nil {
+		return []Finding{unseen(broker(v), "", "", v.Err)}
+	}
+	var findings []Finding
+	for _, n := range j.needs() {
+		has, known := v.APIs[n.api]
+		if known && has >= n.version {
+			continue
+		}
+		if strings.HasPrefix(n.why, "kafka.version") {
+			findings = append(findings, warn(broker(v), "leave kafka.version at auto, or name a version that every broker has",
+				"is older than %s: it lacks %s of Kafka %s", n.why, n.name, n.since))
+			break // the oldest release that it lacks says it all
+		}
+		findings = append(findings, fail(broker(v), fmt.Sprintf("upgrade the broker to Kafka %s or newer, or do without %s", n.since, n.why),
+			"does not know %s version %d, which is needed: %s", n.name, n.version, n.why))
+	}
+	if len(findings) == 0 {
+		return []Finding{ok(broker(v), "knows what this configuration needs")}
+	}
+	return findings
+}
+
+// transactionTimeout is what the service asks for under exactly_once.
+const transactionTimeout = 10 * time.Second
+
+func judgeBrokerSettings(j *judgement) []Finding {
+	var findings []Finding
+	for _, v := range j.facts.Brokers {
+		findings = append(findings, j.judgeSettingsOf(v)...)
+	}
+	if len(findings) == 0 {
+		return []Finding{warn("brokers", "see bootstrap", "could not be looked at: no broker answers")}
+	}
+	return findings
+}
+
+func (j *judgement) judgeSettingsOf(v kafka.Visit) []Finding {
+	if err := cmp.Or(v.Err, v.Settings.Err); err != nil {
+		return []Finding{unseen(broker(v), "DescribeConfigs", "the cluster", err)}
+	}
+	s := settings(v.Settings.Values)
+	var findings []Finding
+	session := j.Kafka.SessionTimeout
+	if least, known := s.millis("group.min.session.timeout.ms"); known && session < least {
+		findings = append(findings, fail(broker(v), fmt.Sprintf("set group.session_timeout to %s or more, or lower the broker's group.min.session.timeout.ms", span(least)),
+			"refuses group.session_timeout %s: its group.min.session.timeout.ms is %s", span(session), span(least)))
+	}
+	if most, known := s.millis("group.max.session.timeout.ms"); known && session > most {
+		findings = append(findings, fail(broker(v), fmt.Sprintf("set group.session_timeout to %s or less", span(most)),
+			"refuses group.session_timeout %s: its group.max.session.timeout.ms is %s", span(session), span(most)))
+	}
+	if most, known := s.millis("transaction.max.timeout.ms"); known && j.ExactlyOnce && most < transactionTimeout {
+		findings = append(findings, fail(broker(v), "raise the broker's transaction.max.timeout.ms to 10000 or more",
+			"refuses transactions of %s: its transaction.max.timeout.ms is %s", span(transactionTimeout), span(most)))
+	}
+	if minutes, known := s.number("offsets.retention.minutes"); known && minutes < 24*60 {
+		findings = append(findings, warn(broker(v), "raise the broker's offsets.retention.minutes to 10080 (7 days)",
+			"forgets the offsets of a group that has been stopped for %s (offsets.retention.minutes): it then begins anew", span(time.Duration(minutes)*time.Minute)))
+	}
+	if len(findings) == 0 {
+		return []Finding{ok(broker(v), "takes the group's times, keeps its offsets")}
+	}
+	return findings
+}
+
+// expiresSoon is how long before its end a certificate is worth a warning.
+const expiresSoon = 14 * 24 * time.Hour
+
+func judgeCertificates(j *judgement) []Finding {
+	var findings []Finding
+	now := j.facts.Now
+	tell := func(subject, remedy string, end time.Time) {
+		left := end.Sub(now)
+		switch {
+		case left <= 0:
+			findings = append(findings, fail(subject, remedy, "expired at %s", stamp(end)))
+		case left < expiresSoon:
+			findings = append(findings, warn(subject, remedy, "expires in %s, at %s", span(left), stamp(end)))
+		default:
+			findings = append(findings, ok(subject, "valid until %s", stamp(end)))
+		}
+	}
+	for _, use := range slices.Sorted(maps.Keys(j.Certificates)) {
+		if end := j.Certificates[use]; !end.IsZero() {
+			tell("certificate "+use, "renew it: the files are read again for the next connection", end)
+		}
+	}
+	for _, v := range j.facts.Brokers {
+		if v.Err == nil && !v.CertificateEnds.IsZero() {
+			tell(broker(v), "renew the broker's certificate", v.CertificateEnds)
+		}
+	}
+	if len(findings) == 0 {
+		return []Finding{ok("certificates", "none is in use")}
+	}
+	return findings
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

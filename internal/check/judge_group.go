@@ -1,0 +1,219 @@
+package check
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"joiner/internal/assign"
+	"joiner/internal/kafka"
+	"joiner/internal/wire"
+)
+
+func (j *judgement) groupName() string { return "group " + j.Kafka.GroupID }
+
+// group returns the group, or the finding that it cannot be had.
+func (j *judgement) group() (kafka.Group, *Finding) {
+	name := j.groupName()
+	if err := j.facts.Connected; err != nil {
+		hidden := unseen(name, "", "", err)
+		return kafka.Group{}, &hidden
+	}
+	if err := j.facts.GroupErr; err != nil {
+		hidden := unseen(name, "Describe", name, err)
+		return kafka.Group{}, &hidden
+	}
+	return j.facts.Group, nil
+}
+
+// protocolName is the strategy's name in the group.
+func protocolName(strategy string) string {
+	if strategy == assign.Copartition {
+		return assign.ProtocolName
+	}
+	return strategy
+}
+
+func judgeGroupProtocol(j *judgement) []Finding {
+	g, hidden := j.group()
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
+	name := j.groupName()
+	const other = "set group.id to a name that nobody else uses, or stop the others"
+	switch {
+	case len(g.Members) == 0:
+		return []Finding{ok(name, "has no members")}
+	case g.Type == kafka.ConsumerGroup:
+		return []Finding{fail(name, other, "%s in it speak the newer group protocol (KIP-848), in which the brokers assign: joiner cannot join", count(len(g.Members), "member"))}
+	case g.ProtocolType != "consumer":
+		return []Finding{fail(name, other, "is of another kind: protocol type %q, not consumer", g.ProtocolType)}
+	case g.Protocol == "":
+		return []Finding{warn(name, "look again once it is stable", "could not be looked at: the group is rebalancing (%s)", g.State)}
+	case g.Protocol == protocolName(j.Strategy):
+		return []Finding{ok(name, "%s with %s", count(len(g.Members), "member"), g.Protocol)}
+	}
+	for _, from := range j.UpgradeFrom {
+		if g.Protocol == protocolName(from) {
+			return []Finding{ok(name, "%s with %s, which group.upgrade_from names", count(len(g.Members), "member"), g.Protocol)}
+		}
+	}
+	if s := strategyNamed(g.Protocol); s != "" {
+		return []Finding{fail(name, fmt.Sprintf("set group.strategy: %s, or name it in group.upgrade_from while the group changes over", s),
+			"uses %s: a member that speaks %s alone is refused", g.Protocol, protocolName(j.Strategy))}
+	}
+	return []Finding{fail(name, other, "uses %q, which joiner does not speak: joining is refused", g.Protocol)}
+}
+
+// strategyNamed is the strategy of ours that has that name in a group, if any.
+func strategyNamed(protocol string) string {
+	for _, s := range assign.Strategies() {
+		if protocolName(s) == protocol {
+			return s
+		}
+	}
+	return ""
+}
+
+// judgeGroupMembers finds those that have other topics in mind, or are no
+// joiners.
+func judgeGroupMembers(j *judgement) []Finding {
+	g, hidden := j.group()
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
+	want := slices.Sorted(slices.Values(j.inputs()))
+	var findings []Finding
+	for _, m := range g.Members {
+		topics := slices.Sorted(slices.Values(m.Topics))
+		who := "member " + member(m)
+		switch {
+		case m.Err != nil:
+			findings = append(findings, warn(who, "see what it is: it shares the group", "could not be looked at: %v", m.Err))
+		case len(topics) > 0 && !slices.Equal(topics, want):
+			findings = append(findings, warn(who, "give every application a group.id of its own; where topics are being renamed, go on",
+				"is subscribed to %s, and this configuration reads %s", strings.Join(topics, ", "), strings.Join(want, ", ")))
+		case g.Type == kafka.ClassicGroup && g.Protocol != "" && !assign.Inspect(m.UserData).Joiner && !j.plainData(g):
+			findings = append(findings, warn(who, "give every application a group.id of its own", "is no joiner: what it owns is not joined"))
+		}
+	}
+	if len(g.Members) == 0 {
+		return []Finding{ok(j.groupName(), "has no members")}
+	}
+	if len(findings) == 0 {
+		return []Finding{ok(j.groupName(), "%s, all of them joiners of these topics", count(len(g.Members), "member"))}
+	}
+	return findings
+}
+
+// plainData tells whether joiners too may send another strategy's data: while
+// the group changes over from sticky.
+func (j *judgement) plainData(g kafka.Group) bool {
+	return g.Protocol == assign.Sticky && slices.Contains(j.UpgradeFrom, assign.Sticky)
+}
+
+func member(m kafka.GroupMember) string {
+	if m.Instance != "" {
+		return m.Instance
+	}
+	return fmt.Sprintf("%s at %s", m.ID, strings.TrimPrefix(m.Host, "/"))
+}
+
+func judgeGroupRelease(j *judgement) []Finding {
+	g, hidden := j.group()
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
+	var findings []Finding
+	joiners := 0
+	for _, m := range g.Members {
+		seen := assign.Inspect(m.UserData)
+		if !seen.Joiner {
+			continue
+		}
+		joiners++
+		switch who := "member " + member(m); {
+		case seen.Format != wire.FormatVersion:
+			findings = append(findings, warn(who, "finish the upgrade: until then that member keeps what it has, and gets nothing new",
+				"is of another release: it writes format %d, this one %d", seen.Format, wire.FormatVersion))
+		case seen.Err != nil:
+			findings = append(findings, warn(who, "restart that member; report it where that does not help", "what it tells the group cannot be read: %v", seen.Err))
+		}
+	}
+	if joiners == 0 {
+		return []Finding{ok(j.groupName(), "has no joiner in it")}
+	}
+	if len(findings) == 0 {
+		return []Finding{ok(j.groupName(), "%s, all of format %d", count(joiners, "joiner"), wire.FormatVersion)}
+	}
+	return findings
+}
+
+func judgeReplicas(j *judgement) []Finding {
+	m, hidden := j.layout(j.market())
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
+	n, hidden := j.layout(j.notifications())
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
+	partitions := min(int(m.Topic.Partitions), int(n.Topic.Partitions))
+	const remedy = "run as many as there are partitions, or grow both inputs (which places symbols anew); spares take over when somebody goes"
+	if j.Replicas > partitions {
+		return []Finding{warn("--replicas", remedy, "%s for %s: %d idle", count(j.Replicas, "replica"), count(partitions, "partition"), j.Replicas-partitions)}
+	}
+	g, hidden := j.group()
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
+	if has := len(g.Members); has > partitions {
+		return []Finding{warn(j.groupName(), remedy, "%s for %s: %d idle", count(has, "member"), count(partitions, "partition"), has-partitions)}
+	}
+	runs := max(j.Replicas, len(g.Members))
+	if runs == 0 {
+		return []Finding{ok(j.groupName(), "up to %s have work; none runs yet", count(partitions, "replica"))}
+	}
+	return []Finding{ok(j.groupName(), "%s for %s", count(runs, "replica"), count(partitions, "partition"))}
+}
+
+func judgeAdvertise(j *judgement) []Finding {
+	const key, remedy = "peer.advertise", "set peer.advertise to the name or address under which other pods reach this one"
+	several := j.Replicas > 1 || j.Replicas == 0 && len(j.facts.Group.Members) > 1
+	host, _, err := net.SplitHostPort(j.Advertised)
+	switch {
+	case j.Advertised == "" || err != nil:
+		return []Finding{warn(key, remedy, "this machine has no address but loopback: other pods cannot ask this one")}
+	case several && loopback(host):
+		return []Finding{warn(key, remedy, "%s is reached from this machine alone, and there are several replicas", j.Advertised)}
+	}
+	findings := j.sharedAddresses()
+	if len(findings) == 0 {
+		return []Finding{ok(key, "%s", j.Advertised)}
+	}
+	return findings
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified())
+}
+
+// sharedAddresses finds members that advertise one address: questions for the
+// one reach the other.
+func (j *judgement) sharedAddresses() []Finding {
+	first := make(map[string]string)
+	var findings []Finding
+	for _, m := range j.facts.Group.Members {
+		at := assign.Inspect(m.UserData).Identity.Address
+		if at == "" {
+			continue
+		}
+		if other, taken := first[at]; taken {
+			findings = append(findings, warn("member "+member(m), "set peer.advertise apart in each pod", "advertises %s, and so does %s", at, other))
+		}
+		first[at] = member(m)
+	}
+	return findings
+}

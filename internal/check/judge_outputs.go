@@ -1,0 +1,218 @@
+package check
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"joiner/internal/kafka"
+	"joiner/internal/record"
+)
+
+// age is how old the timestamps of an input's records are when their outputs
+// are written: those that are yet to be read, and those that were older than
+// one before them when they came.
+type age struct {
+	waiting time.Duration // of the oldest to be read
+	behind  time.Duration // that records came with
+	ahead   time.Duration // of the newest, of the clock here
+}
+
+func (a age) oldest() time.Duration { return max(a.waiting, a.behind) }
+
+func (a age) why() string {
+	if a.waiting >= a.behind {
+		return fmt.Sprintf("the next records to read are %s old", span(a.waiting))
+	}
+	return fmt.Sprintf("records come with timestamps %s behind", span(a.behind))
+}
+
+func (j *judgement) ageOf(side record.Side) (a age, hidden []Finding) {
+	parts, hidden := j.partitions(side)
+	for _, p := range parts {
+		if p.Next != record.NoTimestamp {
+			a.waiting = max(a.waiting, j.facts.Now.Sub(p.Next.Time()))
+		}
+		a.behind = max(a.behind, p.Sample.Behind)
+		if p.Sample.Newest != record.NoTimestamp {
+			a.ahead = max(a.ahead, p.Sample.Newest.Time().Sub(p.Sample.At))
+		}
+	}
+	return a, hidden
+}
+
+// judgeOutputRetention: alerts carry their notifications' timestamps, and
+// retention goes by those.
+func judgeOutputRetention(j *judgement) []Finding {
+	a, hidden := j.ageOf(record.Notification)
+	findings := j.eachTopic(j.outputs(), func(topic string, _ kafka.Layout, s settings) Finding {
+		keeps, _ := s.millis("retention.ms")
+		switch {
+		case !s.deletes() || keeps == unlimited:
+			return ok(topic, "nothing is deleted for its age")
+		case s.logAppendTime():
+			return ok(topic, "kept for %s from when they are written", span(keeps))
+		}
+		remedy := fmt.Sprintf("raise retention.ms well above %s, or set retention.bytes instead", span(a.oldest()))
+		used := float64(a.oldest()) / float64(keeps)
+		switch {
+		case used >= 1:
+			return fail(topic, remedy, "records have their input's timestamps and are deleted %s after those; %s: such outputs are deleted as soon as they are written", span(keeps), a.why())
+		case used >= near:
+			return warn(topic, remedy, "records have their input's timestamps and are deleted %s after those; %s: little time is left to read such outputs", span(keeps), a.why())
+		}
+		return ok(topic, "kept for %s from their input's timestamps, which are at most %s old", span(keeps), span(a.oldest()))
+	})
+	return append(hidden, findings...)
+}
+
+func judgeInputTimestamps(j *judgement) []Finding {
+	var stamped [record.Sides]bool
+	findings := make([]Finding, 0, record.Sides)
+	for side := range record.Sides {
+		topic := j.Inputs[side].Topic
+		s, hidden := j.settings(topic)
+		if hidden != nil {
+			return append(findings, *hidden)
+		}
+		stamped[side] = s.logAppendTime()
+		if stamped[side] && j.Inputs[side].OwnTime {
+			findings = append(findings, ok(topic, "the event time is when the broker took the record (LogAppendTime)"))
+			continue
+		}
+		findings = append(findings, ok(topic, "event times are the producers'"))
+	}
+	m, n := record.Market, record.Notification
+	if j.Inputs[m].OwnTime && j.Inputs[n].OwnTime && stamped[m] != stamped[n] {
+		mixed := j.Inputs[m].Topic
+		if stamped[n] {
+			mixed = j.Inputs[n].Topic
+		}
+		return []Finding{warn(mixed, "set message.timestamp.type alike on both inputs, or take event times from the values",
+			"event times of this input are the broker's (LogAppendTime), those of the other input the producers': the merge compares two clocks")}
+	}
+	return findings
+}
+
+func judgeOutputTimestamps(j *judgement) []Finding {
+	return j.eachTopic(j.outputs(), func(topic string, _ kafka.Layout, s settings) Finding {
+		if s.logAppendTime() {
+			return warn(topic, "set message.timestamp.type=CreateTime", "LogAppendTime: the broker replaces the notification's timestamp, which an alert is to carry, and latencies by it are lost")
+		}
+		return ok(topic, "CreateTime: records keep their input's timestamp")
+	})
+}
+
+// timestampLimits are how far a topic's timestamps may be from the broker's
+// clock.
+func timestampLimits(s settings) (before, after time.Duration) {
+	before, after = unlimited, unlimited
+	if either, known := s.millis("message.timestamp.difference.max.ms"); known { // until Kafka 4.0
+		before, after = either, either
+	}
+	if d, known := s.millis("message.timestamp.before.max.ms"); known {
+		before = d
+	}
+	if d, known := s.millis("message.timestamp.after.max.ms"); known {
+		after = d
+	}
+	return before, after
+}
+
+func judgeTimestampLimits(j *judgement) []Finding {
+	note, hidden := j.ageOf(record.Notification)
+	tick, more := j.ageOf(record.Market)
+	inBefore, inAfter := unlimited, unlimited
+	if s, none := j.settings(j.notifications()); none == nil && !s.logAppendTime() {
+		inBefore, inAfter = timestampLimits(s)
+	}
+	findings := j.eachTopic(j.outputs(), func(topic string, _ kafka.Layout, s settings) Finding {
+		if s.logAppendTime() {
+			return ok(topic, "LogAppendTime: no timestamp is refused")
+		}
+		a := note
+		if topic == j.DeadLetters {
+			a = age{max(note.waiting, tick.waiting), max(note.behind, tick.behind), max(note.ahead, tick.ahead)}
+		}
+		return judgeLimits(topic, s, a, inBefore, inAfter)
+	})
+	if len(more) > 0 && j.DeadLetters != "" {
+		hidden = append(hidden, more...)
+	}
+	return append(hidden, findings...)
+}
+
+func judgeLimits(topic string, s settings, a age, inBefore, inAfter time.Duration) Finding {
+	before, after := timestampLimits(s)
+	const refused = "outputs of such records are refused and become dead letters (invalid_timestamp)"
+	switch {
+	case a.oldest() > before:
+		return fail(topic, "raise message.timestamp.before.max.ms, or leave it unlimited", "takes no timestamps more than %s back, and %s: %s", span(before), a.why(), refused)
+	case a.ahead > after:
+		return fail(topic, "raise message.timestamp.after.max.ms, and correct the producers' clocks", "takes no timestamps more than %s ahead, and the newest are %s ahead: %s", span(after), span(a.ahead), refused)
+	case before < inBefore:
+		return warn(topic, "set message.timestamp.before.max.ms no lower than the input's; leave room for the group's lag", "takes timestamps up to %s back, the notifications may be older (%s): %s", span(before), span(inBefore), refused)
+	case after < inAfter:
+		return warn(topic, "set message.timestamp.after.max.ms no lower than the input's", "takes timestamps up to %s ahead, the notifications may be further (%s): %s", span(after), span(inAfter), refused)
+	}
+	return ok(topic, "takes timestamps %s back and %s ahead, as the notifications", span(before), span(after))
+}
+
+// wrapping is how much larger than its notification an alert may be: JSON
+// around it, a price and headers; what topics.create leaves room for.
+const wrapping = 64 << 10
+
+func judgeMessageSize(j *judgement) []Finding {
+	limit := func(topic string) (int64, *Finding) {
+		s, hidden := j.settings(topic)
+		if hidden != nil {
+			return 0, hidden
+		}
+		n, known := s.number("max.message.bytes")
+		if !known {
+			unknown := warn(topic, "", "could not be looked at: the broker does not tell max.message.bytes")
+			return 0, &unknown
+		}
+		return n, nil
+	}
+	market, hidden := limit(j.market())
+	if hidden != nil && j.DeadLetters != "" {
+		return []Finding{*hidden}
+	}
+	notes, hidden := limit(j.notifications())
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
+	var findings []Finding
+	for _, topic := range j.outputs() {
+		has, hidden := limit(topic)
+		if hidden != nil {
+			findings = append(findings, *hidden)
+			continue
+		}
+		largest, of := notes, j.notifications()
+		if topic == j.DeadLetters && market > notes {
+			largest, of = market, j.market()
+		}
+		findings = append(findings, j.judgeRoom(topic, has, largest, of))
+	}
+	return findings
+}
+
+func (j *judgement) judgeRoom(topic string, has, largest int64, of string) Finding {
+	want := min(largest+wrapping, math.MaxInt32)
+	become := "an alert that exceeds it becomes a dead letter (too_large)"
+	if topic == j.DeadLetters {
+		become = "a dead letter that exceeds it loses its value"
+	}
+	limit := int64(j.MaxMessageBytes)
+	switch {
+	case has < want:
+		return warn(topic, fmt.Sprintf("set max.message.bytes of %s to %d", topic, want),
+			"takes records of %d bytes, and %s of %d: %s", has, of, largest, become)
+	case limit > 0 && limit < want:
+		return warn(topic, fmt.Sprintf("set delivery.max_message_bytes to %d, or to 0", want),
+			"delivery.max_message_bytes is %d, and %s takes %d: %s", limit, of, largest, become)
+	}
+	return ok(topic, "takes records of %d bytes, %d more than %s", has, has-largest, of)
+}

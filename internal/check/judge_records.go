@@ -1,0 +1,210 @@
+package check
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"joiner/internal/placement"
+	"joiner/internal/record"
+)
+
+// judgeRecords: what the service would make of the records.
+func judgeRecords(j *judgement) []Finding {
+	return j.eachSide(func(side record.Side, parts []PartitionFacts, records int) []Finding {
+		topic := j.Inputs[side].Topic
+		bad, total, detail := badOf(parts)
+		if total == 0 {
+			return []Finding{ok(topic, "%s sampled, all can be read", count(records, "record"))}
+		}
+		kinds := slices.SortedFunc(maps.Keys(bad), func(a, b record.Kind) int { return bad[b] - bad[a] })
+		var list []string
+		for _, k := range kinds {
+			list = append(list, fmt.Sprintf("%s (%s)", k, detail[k]))
+		}
+		say := warn
+		if total == records {
+			say = fail
+		}
+		return []Finding{say(topic, badRemedy(side, kinds[0]), "%d of %d sampled records cannot be joined: %s", total, records, strings.Join(list, ", "))}
+	})
+}
+
+func badOf(parts []PartitionFacts) (kinds map[record.Kind]int, total int, detail map[record.Kind]string) {
+	kinds, detail = make(map[record.Kind]int), make(map[record.Kind]string)
+	for i := range parts {
+		for k, n := range parts[i].Sample.Bad {
+			kinds[k] += n
+			total += n
+			detail[k] = parts[i].Sample.BadDetail[k]
+		}
+	}
+	return kinds, total, detail
+}
+
+func badRemedy(side record.Side, worst record.Kind) string {
+	section := "market"
+	if side == record.Notification {
+		section = "notification"
+	}
+	switch worst {
+	case record.InvalidPrice:
+		return "correct market.price, or the producers"
+	case record.InvalidEventTime:
+		return fmt.Sprintf("correct %s.event_time and its unit, or the producers", section)
+	case record.MissingSymbol:
+		return fmt.Sprintf("correct %s.symbol, or the producers", section)
+	}
+	return "correct the producers: values are to be JSON objects"
+}
+
+// eachSide judges the samples of both inputs, and what could not be sampled as
+// such.
+func (j *judgement) eachSide(judge func(record.Side, []PartitionFacts, int) []Finding) []Finding {
+	var findings []Finding
+	for side := range record.Sides {
+		parts, records, hidden := j.sampled(side)
+		findings = append(findings, hidden...)
+		switch {
+		case records > 0:
+			findings = append(findings, judge(side, parts, records)...)
+		case len(hidden) == 0:
+			findings = append(findings, ok(j.Inputs[side].Topic, "no record to judge by yet"))
+		}
+	}
+	return findings
+}
+
+func judgePlacement(j *judgement) []Finding {
+	return j.eachSide(func(side record.Side, parts []PartitionFacts, records int) []Finding {
+		input, facts := j.Inputs[side], j.facts.Inputs[side]
+		misplaced, keyless := 0, 0
+		for i := range parts {
+			misplaced += parts[i].Sample.Misplaced
+			keyless += parts[i].Sample.Keyless
+		}
+		keyed := records - keyless
+		switch {
+		case input.Partitioner == placement.Custom && facts.Keys.Name != "":
+			return []Finding{ok(input.Topic, "not judged (custom); %s would explain %s of %d sampled keys", facts.Keys.Name, percent(facts.Keys.Share), facts.Keys.Seen)}
+		case input.Partitioner == placement.Custom:
+			return []Finding{ok(input.Topic, "not judged (custom)")}
+		case misplaced == 0:
+			return []Finding{ok(input.Topic, "%s sampled, all where %s puts them", count(keyed, "key"), input.Partitioner)}
+		}
+		say, price := warn, "their prices are asked for in other pods"
+		if !j.RemoteLookup {
+			say, price = fail, "their prices lie in other pods and are counted as misses (join.remote_lookup: false)"
+		}
+		likely, remedy := j.likely(side)
+		return []Finding{say(input.Topic, remedy, "%d of %d sampled records lie where %s would not put their keys: %s; %s", misplaced, keyed, input.Partitioner, price, likely)}
+	})
+}
+
+// likely says who places keys otherwise, and what to do.
+func (j *judgement) likely(side record.Side) (who, remedy string) {
+	facts, key := j.facts.Inputs[side], "topics.market_updates_partitioner"
+	if side == record.Notification {
+		key = "topics.notifications_partitioner"
+	}
+	all, some := facts.Keys, facts.Misplaced
+	switch {
+	case all.Name != "" && !strings.HasSuffix(all.Name, placement.OverAll) && all.Name != j.Inputs[side].Partitioner:
+		return fmt.Sprintf("%s explains %s of the keys", all.Name, percent(all.Share)),
+			fmt.Sprintf("set %s: %s, or have the producers use %s, as the other input's do", key, all.Name, j.Inputs[side].Partitioner)
+	case some.Name != "":
+		return fmt.Sprintf("%s explains %s of those", some.Name, percent(some.Share)),
+			fmt.Sprintf("find the producer that places keys by %s, and have it use %s", some.Name, j.Inputs[side].Partitioner)
+	}
+	return "no known partitioner explains them; they may be older than the topic's last growth",
+		fmt.Sprintf("find the producers that do not use %s; where nobody can tell, set %s: custom", j.Inputs[side].Partitioner, key)
+}
+
+const (
+	hotShare   = 0.05 // of a topic's records
+	hotRecords = 100  // fewer say nothing about shares
+)
+
+func judgeHotKeys(j *judgement) []Finding {
+	return j.eachSide(func(side record.Side, parts []PartitionFacts, records int) []Finding {
+		topic := j.Inputs[side].Topic
+		if records < hotRecords {
+			return []Finding{ok(topic, "%s: too few for a share", count(records, "record"))}
+		}
+		key, share, partition := hottest(parts)
+		if share <= hotShare {
+			return []Finding{ok(topic, "the hottest key is %s of the records", percent(share))}
+		}
+		return []Finding{warn(topic, "expect one pod to carry it whole: size pods for that partition, split the key at its producer, or give it a partition of its own (topics.reserved)",
+			"key %.64q is about %s of the records, all in partition %d", key, percent(share), partition)}
+	})
+}
+
+// hottest is the key with the largest part of the topic's records. Samples are
+// of bounded size, so partitions count by their rate and not by their records.
+func hottest(parts []PartitionFacts) (key string, share float64, partition int32) {
+	total := 0.0
+	rates := make([]float64, len(parts))
+	for i := range parts {
+		rates[i] = rate(&parts[i].Sample)
+		total += rates[i]
+	}
+	if total == 0 {
+		return "", 0, 0
+	}
+	for i := range parts {
+		s := &parts[i].Sample
+		for _, k := range s.Keys {
+			if of := rates[i] / total * float64(k.Count-k.Error) / float64(s.Records); of > share {
+				key, share, partition = k.Name, of, parts[i].ID
+			}
+		}
+	}
+	return key, share, partition
+}
+
+// rate is the records a second that the sample stands for, by its age.
+func rate(s *Sample) float64 {
+	if s.Records == 0 {
+		return 0
+	}
+	over := time.Second
+	if s.Oldest != record.NoTimestamp {
+		over = max(over, s.At.Sub(s.Oldest.Time()))
+	}
+	return float64(s.Records) / over.Seconds()
+}
+
+// skewed is how far ahead a timestamp may be: clocks that are kept by NTP are
+// within a fraction of it.
+const skewed = 5 * time.Second
+
+func judgeClockSkew(j *judgement) []Finding {
+	return j.eachSide(func(side record.Side, parts []PartitionFacts, _ int) []Finding {
+		topic := j.Inputs[side].Topic
+		var own, event time.Duration
+		early := false
+		for i := range parts {
+			s := &parts[i].Sample
+			if s.Newest != record.NoTimestamp {
+				own = max(own, s.Newest.Time().Sub(s.At))
+			}
+			if s.Event != record.NoTimestamp {
+				event = max(event, s.Event.Time().Sub(s.At))
+				early = early || s.EventOldest.Time().Year() < 1990 && s.Newest.Time().Year() >= 2000
+			}
+		}
+		const clocks = "set the producers' clocks, and this machine's, by NTP"
+		switch {
+		case own > skewed:
+			return []Finding{warn(topic, clocks, "the newest record's timestamp is %s ahead of this machine's clock", span(own))}
+		case event > skewed:
+			return []Finding{warn(topic, clocks+"; or correct the event_time_unit", "the newest event time is %s ahead of this machine's clock: prices seem newer than notifications that come later", span(event))}
+		case early:
+			return []Finding{warn(topic, "correct the event_time_unit, or the producers", "there are event times before 1990 in records of today: their unit is probably another one")}
+		}
+		return []Finding{ok(topic, "no timestamp is ahead of this machine's clock by more than %s", span(skewed))}
+	})
+}

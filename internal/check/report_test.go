@@ -1,0 +1,69 @@
+package check
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The list in docs/check.md and the one in the code are the same, in the same
+// order, and each entry says what it means, its statuses and the remedy.
+func TestDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/check.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|(.*)\\|(.*)\\|(.*)\\|$").FindAllStringSubmatch(string(text), -1)
+	var documented []string
+	for _, row := range rows {
+		documented = append(documented, row[1])
+		for _, cell := range row[2:] {
+			if strings.TrimSpace(cell) == "" {
+				t.Errorf("%s: an empty cell", row[1])
+			}
+		}
+	}
+	if diff := cmp.Diff(IDs(), documented); diff != "" {
+		t.Errorf("docs/check.md lists other ids than the code (-code +doc):\n%s", diff)
+	}
+}
+
+func TestReport(t *testing.T) {
+	r := reportOf([]Finding{
+		{ID: "config", Status: OK, Subject: "configuration", Message: "valid"},
+		{ID: "hot_keys", Status: Warning, Subject: "notifications", Message: "hot", Remedy: "split it"},
+		{ID: "input_topics", Status: Failure, Subject: "market-updates", Message: "does not exist", Remedy: "create it"},
+	})
+	if r.Failed != 1 || r.Warned != 1 {
+		t.Errorf("failed %d, warned %d", r.Failed, r.Warned)
+	}
+	var text bytes.Buffer
+	if err := r.Text(&text); err != nil {
+		t.Fatal(err)
+	}
+	const want = `ok       config        configuration   valid
+warning  hot_keys      notifications   hot
+         → split it
+failure  input_topics  market-updates  does not exist
+         → create it
+1 failure, 1 warning, 1 ok
+`
+	if diff := cmp.Diff(want, text.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	object, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const wantObject = `{"findings":[{"id":"config","status":"ok","subject":"configuration","message":"valid","remedy":""},` +
+		`{"id":"hot_keys","status":"warning","subject":"notifications","message":"hot","remedy":"split it"},` +
+		`{"id":"input_topics","status":"failure","subject":"market-updates","message":"does not exist","remedy":"create it"}],"failed":1,"warned":1}`
+	if string(object) != wantObject {
+		t.Errorf("got %s", object)
+	}
+}

@@ -1,0 +1,276 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"joiner/internal/enrich"
+	"joiner/internal/hot"
+	"joiner/internal/record"
+)
+
+const (
+	// sampleRecords and sampleBytes bound what is read of one partition, and
+	// totalBytes of all.
+	sampleRecords = 10_000
+	sampleBytes   = 16 << 20
+	totalBytes    = 512 << 20
+	// probeRecords are read first, to learn how large records are.
+	probeRecords = 200
+	readers      = 4 // partitions read at once
+
+	// sketchKeys is how many keys a partition's sketch holds: one in 64 is far
+	// below the share that is called hot.
+	sketchKeys = 64
+	topKeys    = 5
+)
+
+// sample reads the tails of all partitions, those of both inputs in turn, so
+// that one with many does not take the time of the other.
+func (g *gatherer) sample(ctx context.Context) {
+	type place struct {
+		side  int
+		index int
+	}
+	var places []place
+	in := &g.facts.Inputs
+	for i := range max(len(in[0].Partitions), len(in[1].Partitions)) {
+		for side := range in {
+			if i < len(in[side].Partitions) {
+				places = append(places, place{side, i})
+			}
+		}
+	}
+	if len(places) == 0 {
+		return
+	}
+	// The last part of the time is for letting go.
+	limit, _ := ctx.Deadline()
+	ctx, cancel := context.WithDeadline(ctx, limit.Add(-min(time.Second, g.o.Timeout/10)))
+	defer cancel()
+	budget := int64(min(sampleBytes, totalBytes/len(places)))
+	guesses := [record.Sides]*guess{}
+	for side := range guesses {
+		guesses[side] = newGuess(g.o.Inputs[side].Placer, int32(len(in[side].Partitions)))
+	}
+	previous := previousCounts(g.facts.Group)
+	sideBySide(len(places), readers, func(i int) {
+		at := places[i]
+		input := &g.o.Inputs[at.side]
+		t := tail{
+			gatherer: g, input: input, facts: &in[at.side].Partitions[at.index], guess: guesses[at.side],
+			side: record.Side(at.side), count: int32(len(in[at.side].Partitions)), previous: previous[input.Topic], budget: budget,
+		}
+		t.facts.Err = t.read(ctx)
+	})
+	for side := range guesses {
+		in[side].Keys, in[side].Misplaced = suspectOf(guesses[side].all), suspectOf(guesses[side].misplaced)
+	}
+}
+
+// tail looks into one partition.
+type tail struct {
+	*gatherer
+	input    *Input
+	side     record.Side
+	facts    *PartitionFacts
+	guess    *guess
+	count    int32 // partitions of the topic
+	previous int32 // before it grew; 0: not known
+	budget   int64 // bytes to sample
+}
+
+// errEnough ends a read.
+var errEnough = errors.New("enough")
+
+func (t *tail) read(ctx context.Context) error {
+	p := t.facts
+	var err error
+	r := t.clients.Reader
+	if p.Start, p.End, err = r.Bounds(ctx, t.input.Topic, p.ID); err != nil {
+		return err
+	}
+	if err := t.next(ctx); err != nil {
+		return err
+	}
+	from, err := t.begin(ctx)
+	if err != nil {
+		return err
+	}
+	s := newSampler(t)
+	err = r.Read(ctx, t.input.Topic, p.ID, from, p.End, s.take, nil)
+	if err != nil && !errors.Is(err, errEnough) {
+		return err
+	}
+	p.Sample = s.done()
+	return nil
+}
+
+// next finds the timestamp of the record that the group reads next.
+func (t *tail) next(ctx context.Context) error {
+	p := t.facts
+	from := p.position(t.o.StartLatest && t.side == record.Notification)
+	if from < p.Start || from >= p.End {
+		from = max(from, p.Start)
+	}
+	if from >= p.End {
+		return nil
+	}
+	err := t.clients.Reader.Read(ctx, t.input.Topic, p.ID, from, p.End, func(records []record.Record) error {
+		p.Next = records[0].Timestamp
+		return errEnough
+	}, nil)
+	if err != nil && !errors.Is(err, errEnough) {
+		return err
+	}
+	return nil
+}
+
+// begin is where the sample begins: so far back from the end that it stays
+// within its bounds, by the size of the newest records.
+func (t *tail) begin(ctx context.Context) (int64, error) {
+	p := t.facts
+	if p.End-p.Start <= probeRecords {
+		return p.Start, nil
+	}
+	records, bytes := int64(0), int64(0)
+	err := t.clients.Reader.Read(ctx, t.input.Topic, p.ID, p.End-probeRecords, p.End, func(batch []record.Record) error {
+		for i := range batch {
+			records++
+			bytes += int64(size(&batch[i]))
+		}
+		if bytes > t.budget {
+			return errEnough
+		}
+		return nil
+	}, nil)
+	if err != nil && !errors.Is(err, errEnough) {
+		return 0, err
+	}
+	n := int64(sampleRecords)
+	if records > 0 && bytes > 0 {
+		n = min(n, max(1, t.budget*records/bytes))
+	}
+	return max(p.Start, p.End-n), nil
+}
+
+// size is what a record takes, uncompressed, in bytes.
+func size(r *record.Record) int {
+	n := len(r.Key) + len(r.Value)
+	for i := range r.Headers {
+		n += len(r.Headers[i].Key) + len(r.Headers[i].Value)
+	}
+	return n
+}
+
+// sampler takes records in.
+type sampler struct {
+	*tail
+	s      Sample
+	keys   *hot.Sketch
+	newest map[string]record.Millis // event time by symbol
+}
+
+func newSampler(t *tail) *sampler {
+	return &sampler{
+		tail: t, keys: hot.New(sketchKeys), newest: make(map[string]record.Millis),
+		s: Sample{
+			Oldest: record.NoTimestamp, Newest: record.NoTimestamp, Event: record.NoTimestamp, EventOldest: record.NoTimestamp,
+			Bad: make(map[record.Kind]int), BadDetail: make(map[record.Kind]string),
+		},
+	}
+}
+
+func (s *sampler) done() Sample {
+	s.s.At = time.Now()
+	s.s.Keys = s.keys.Top(topKeys)
+	return s.s
+}
+
+func (s *sampler) take(records []record.Record) error {
+	for i := range records {
+		s.one(&records[i])
+	}
+	if s.s.Bytes > 2*s.budget || s.s.Records >= sampleRecords {
+		return errEnough
+	}
+	return nil
+}
+
+func (s *sampler) one(r *record.Record) {
+	n := size(r)
+	s.s.Records++
+	s.s.Bytes += int64(n)
+	s.s.Largest = max(s.s.Largest, n)
+	s.timestamp(r.Timestamp)
+	s.place(r.Key)
+	symbol, at, bad := s.input.Decode(r)
+	if bad != nil {
+		s.bad(bad)
+		return
+	}
+	s.event(at)
+	if s.side == record.Market {
+		s.order(symbol, at)
+	}
+}
+
+func (s *sampler) timestamp(at record.Millis) {
+	if at == record.NoTimestamp {
+		return
+	}
+	if s.s.Oldest == record.NoTimestamp || at < s.s.Oldest {
+		s.s.Oldest = at
+	}
+	if s.s.Newest != record.NoTimestamp && at < s.s.Newest {
+		s.s.Behind = max(s.s.Behind, s.s.Newest.Time().Sub(at.Time()))
+	}
+	s.s.Newest = max(s.s.Newest, at)
+}
+
+func (s *sampler) event(at record.Millis) {
+	if s.s.Event == record.NoTimestamp {
+		s.s.EventOldest = at
+	}
+	s.s.EventOldest = min(s.s.EventOldest, at)
+	s.s.Event = max(s.s.Event, at)
+}
+
+func (s *sampler) place(key []byte) {
+	if len(key) == 0 {
+		s.s.Keyless++
+		return
+	}
+	s.keys.Add(key)
+	well := s.input.Placer.WellPlaced(key, s.facts.ID, s.count, s.previous)
+	if !well {
+		s.s.Misplaced++
+	}
+	s.guess.see(key, s.facts.ID, well)
+}
+
+func (s *sampler) bad(bad *enrich.Bad) {
+	s.s.Bad[bad.Kind]++
+	if s.s.BadDetail[bad.Kind] == "" {
+		s.s.BadDetail[bad.Kind] = bad.Detail
+	}
+}
+
+// maxSymbols bounds the symbols whose order is followed; those that come later
+// are not judged.
+const maxSymbols = 100_000
+
+func (s *sampler) order(symbol []byte, at record.Millis) {
+	newest, known := s.newest[string(symbol)]
+	switch {
+	case known && at < newest:
+		s.s.OutOfOrder++
+		if s.s.Disordered == "" {
+			s.s.Disordered = fmt.Sprintf("%.64q", symbol)
+		}
+	case known || len(s.newest) < maxSymbols:
+		s.newest[string(symbol)] = at
+	}
+}
