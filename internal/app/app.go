@@ -21,6 +21,7 @@ import (
 	"joiner/internal/member"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
+	"joiner/internal/remote"
 	"joiner/internal/sampled"
 	"joiner/internal/server"
 	"joiner/internal/status"
@@ -33,8 +34,6 @@ type Options struct {
 	Registry *prometheus.Registry // nil: one of its own
 	Logger   *zap.Logger          // nil: nothing is logged
 	Build    Build
-	// Remote answers look-ups that this pod cannot; nil: they are misses.
-	Remote Remote
 	// Identity is the member's stable name; empty: made at random.
 	Identity string
 }
@@ -56,10 +55,12 @@ type App struct {
 	waiting *task.Waiting
 	faults  *sampled.Log
 	member  *member.Member
-	strats  []sarama.BalanceStrategy
 	outputs outputs
 	addr    atomic.Value // net.Addr
 	views   *status.Source
+	peer    atomic.Value // net.Addr
+	strats  []sarama.BalanceStrategy
+	remote  atomic.Pointer[remote.Client] // nil before Run
 
 	connected atomic.Bool
 	stopping  atomic.Bool
@@ -96,7 +97,7 @@ func New(o Options) (*App, error) {
 		Topics:  a.topics,
 		Version: o.Build.Version, Commit: o.Build.Commit, Go: o.Build.Go, Sarama: o.Build.Sarama,
 	})
-	a.views = status.NewSource(a.standing, nil)
+	a.views = status.NewSource(a.standing, peers{a})
 	a.metrics.SetReady(func() bool { return a.Ready().Ready })
 	if err := a.decoders(); err != nil {
 		return nil, err
@@ -111,13 +112,6 @@ func New(o Options) (*App, error) {
 		Fetcher: func() member.Fetcher { return fetcher{a.fetcher} },
 		Metrics: &a.metrics.Group, Logger: a.log,
 	})
-	if a.strats, err = assign.New(assign.Options{
-		Strategy: c.Group.Strategy, UpgradeFrom: c.Group.UpgradeFrom, Topics: a.topics[:],
-		Identity:     assign.Identity{ID: o.Identity, Address: Advertised(c.Peer)},
-		OnAssignment: a.assigned, OnJoin: a.member.Joining, Log: a.log,
-	}); err != nil {
-		return nil, err
-	}
 	a.outputs = outputs{
 		conf: c.Topics, metrics: a.metrics, log: a.log,
 		writer: func() []deliver.Fault {
@@ -173,11 +167,6 @@ func (a *App) Member() *member.Member { return a.member }
 // Hottest returns the n symbols that this pod consumed most of lately.
 func (a *App) Hottest(n int) []keys.Hot { return a.keys.Hottest(n) }
 
-// Lookup answers a question about a partition that this pod owns.
-func (a *App) Lookup(q task.Query, done func(task.Answer)) {
-	(&prices{owner: a.member, again: localAgain, tries: 0}).Ask(q, done)
-}
-
 // Run joins the group and works until ctx ends, then stops gracefully within
 // shutdown.timeout. It returns nil after a clean stop, and an error that says
 // what was left where the stop was cut short.
@@ -187,7 +176,9 @@ func (a *App) Run(ctx context.Context) error {
 	if err := a.listen(ctx, &s); err != nil {
 		return err
 	}
-	a.warnOfStrategy()
+	if err := a.listenPeers(ctx, &s); err != nil {
+		return errors.Join(err, a.stop(&s))
+	}
 	if err := a.connect(ctx, &s); err != nil {
 		if ctx.Err() != nil {
 			return a.stop(&s)
@@ -196,15 +187,6 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	err := a.consume(ctx, &s)
 	return errors.Join(err, a.stop(&s))
-}
-
-// warnOfStrategy tells what the other strategies cost while pods cannot ask each
-// other.
-func (a *App) warnOfStrategy() {
-	if s := a.o.Config.Group.Strategy; s != assign.Copartition && a.o.Remote == nil {
-		a.log.Warn("this version has no look-ups between pods: under this strategy a notification whose price another pod holds is a counted miss",
-			zap.String("strategy", s))
-	}
 }
 
 // listen opens the probes first: liveness answers from then on.
@@ -291,6 +273,7 @@ func (a *App) kafkaOptions() kafka.Options {
 func (a *App) assigned(as assign.Assignment) {
 	a.places.learn(as.Directory)
 	a.member.OnAssigned(as)
+	a.remote.Load().DirectoryChanged()
 }
 
 // outOfRange says where to go on reading a partition whose position is not in
@@ -442,7 +425,7 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 		History: c.Join.History, MaxIdle: c.Join.MaxIdle, Wait: c.Join.Wait, Waiting: a.waiting,
 		OnMiss: task.Policy(c.Join.OnMiss), OnUnavailable: task.Policy(c.Join.OnUnavailable),
 		Ends: a.clients.Ends, Log: a.clients.Reader, Sink: a.writer, Flow: flow,
-		Prices: &prices{owner: a.member, remote: a.o.Remote, again: localAgain, tries: int(c.Join.RemotePatience / localAgain)},
+		Prices: prices{owner: a.member, remote: a.remote.Load(), scope: remote.Scope(c.Join.RemoteLookup)},
 		Commit: func(ctx context.Context, t *task.Task) error {
 			defer a.committer.Unregister(t)
 			err := a.committer.CommitNow(ctx, t)
@@ -460,6 +443,3 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 	a.committer.Register(t)
 	return t
 }
-
-// localAgain is the pause between two tries of a look-up in this process.
-const localAgain = 100 * time.Millisecond

@@ -83,6 +83,7 @@ func (s *stage) config() config.Config {
 	c.Kafka.Brokers = s.cluster.Addrs()
 	c.Kafka.MetadataRefresh = time.Second
 	c.HTTP.Listen = "127.0.0.1:0"
+	c.Peer.Listen = "127.0.0.1:0"
 	c.Group.HeartbeatInterval = 100 * time.Millisecond
 	c.Delivery.CommitInterval = 100 * time.Millisecond
 	return c
@@ -424,6 +425,7 @@ func TestBrokersAway(t *testing.T) {
 	c := config.Default()
 	c.Kafka.Brokers = []string{"127.0.0.1:1"}
 	c.HTTP.Listen = "127.0.0.1:0"
+	c.Peer.Listen = "127.0.0.1:0"
 	a, err := New(Options{Config: c, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)

@@ -125,6 +125,13 @@ func millis(ms int64) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
+// topic is what was last seen of a topic; false before the first look.
+func (o *outputs) topic(name string) (kafka.Topic, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.topics[name], o.topics != nil
+}
+
 // limits implements deliver.Options.Limits.
 func (o *outputs) limits(topic string) deliver.Limits {
 	o.mu.Lock()

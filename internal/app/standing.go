@@ -33,7 +33,13 @@ func (a *App) standing() status.Local {
 }
 
 // address is where other pods ask this one.
-func (a *App) address() string { return Advertised(a.o.Config.Peer) }
+func (a *App) address() string {
+	p := a.o.Config.Peer
+	if addr := a.PeerAddr(); addr != nil {
+		p = withPort(p, addr)
+	}
+	return Advertised(p)
+}
 
 func (a *App) joins() status.Joins {
 	j := status.NewJoins()

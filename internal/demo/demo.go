@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"joiner/internal/embedded"
-	"joiner/internal/task"
 )
 
 // Strategies lists the strategies in the order in which they are shown.
@@ -39,16 +38,8 @@ const (
 type Pod interface {
 	// Status is what the pod knows of itself now.
 	Status() Status
-	// Owns reports whether the last assignment gave the pod this partition of
-	// the market updates. It is asked from other pods' merges: it must neither
-	// block nor wait for a task.
-	Owns(partition int32) bool
 	// JoinTimes returns how long each join so far has taken, in any order.
 	JoinTimes() []time.Duration
-	// Lookup answers from the table of a market partition that the pod owns.
-	// done is called exactly once; any Outcome but Found and NoPrice means
-	// that this pod cannot answer.
-	Lookup(q task.Query, done func(task.Answer))
 	// Stop ends the pod gracefully; it is called once.
 	Stop(ctx context.Context) error
 }
@@ -62,12 +53,6 @@ type Status struct {
 	Owned map[string][]int32
 }
 
-// Remote finds prices of partitions that other pods own.
-type Remote interface {
-	// Ask calls done exactly once, from any goroutine.
-	Ask(q task.Query, done func(task.Answer))
-}
-
 // PodOptions says what a pod is to be.
 type PodOptions struct {
 	Name     string // m1, m2, …
@@ -75,7 +60,6 @@ type PodOptions struct {
 	Group    string
 	Strategy string
 	Topics   Topics
-	Remote   Remote
 }
 
 // PodFactory starts a pod and returns without waiting until it is ready. The
@@ -150,7 +134,7 @@ func runStrategy(ctx context.Context, o Options, name string) (s Strategy, err e
 		return Strategy{}, err
 	}
 	defer cluster.Close()
-	st := &stage{o: o, strategy: name, topics: t, brokers: cluster.Addrs(), exchange: new(exchange)}
+	st := &stage{o: o, strategy: name, topics: t, brokers: cluster.Addrs()}
 	defer func() {
 		if stopping := st.stop(); err == nil {
 			err = stopping

@@ -20,7 +20,6 @@ import (
 	"joiner/internal/embedded"
 	"joiner/internal/enrich"
 	"joiner/internal/record"
-	"joiner/internal/task"
 )
 
 func TestMain(m *testing.M) {
@@ -163,23 +162,19 @@ func (f *fakes) merge(o PodOptions, m *sarama.ConsumerMessage) {
 
 func (f *fakes) join(log *brokerLog, o PodOptions, m *sarama.ConsumerMessage) {
 	pod, market := f.owner(o.Topics.Notifications, m.Partition), f.owner(o.Topics.MarketUpdates, m.Partition)
-	q := task.Query{Symbol: string(m.Key), Partition: m.Partition, At: record.MillisOf(m.Timestamp)}
+	at := record.MillisOf(m.Timestamp)
 	match := enrich.Match{Symbol: m.Key, Locality: record.Local, Result: record.Hit}
-	answers := make(chan task.Answer, 1)
-	if pod == market {
-		pod.Lookup(q, func(a task.Answer) { answers <- a })
-	} else {
+	if pod != market {
 		match.Locality = record.Remote
-		pod.o.Remote.Ask(q, func(a task.Answer) { answers <- a })
 	}
-	switch a := <-answers; a.Outcome {
-	case task.Found:
-		match.Price, match.PriceTime = []byte(a.Price.Text), a.Price.EventTime
-		match.Partition, match.Offset = a.Price.Partition, a.Price.Offset
-	case task.NoPrice:
+	f.mu.Lock()
+	price, found := market.table[string(m.Key)]
+	f.mu.Unlock()
+	if found {
+		match.Price, match.PriceTime = []byte(price.Text), price.EventTime
+		match.Partition, match.Offset = price.Partition, price.Offset
+	} else {
 		match.Result = record.Miss
-	default:
-		match.Result = record.NoInfo
 	}
 	f.mu.Lock()
 	pod.joins++
@@ -188,7 +183,7 @@ func (f *fakes) join(log *brokerLog, o PodOptions, m *sarama.ConsumerMessage) {
 	for range 2 {
 		_, _, err := log.producer.SendMessage(&sarama.ProducerMessage{
 			Topic: o.Topics.EnrichedAlerts, Partition: m.Partition, Key: sarama.ByteEncoder(m.Key),
-			Value:   sarama.ByteEncoder(enrich.AppendAlert(nil, m.Value, q.At, &match)),
+			Value:   sarama.ByteEncoder(enrich.AppendAlert(nil, m.Value, at, &match)),
 			Headers: []sarama.RecordHeader{{Key: []byte("joiner-source"), Value: fmt.Appendf(nil, "%s/%d/%d", m.Topic, m.Partition, m.Offset)}},
 		})
 		if err != nil {
@@ -211,27 +206,10 @@ func (p *fakePod) Status() Status {
 	return Status{Ready: true, Owned: p.owned}
 }
 
-func (p *fakePod) Owns(partition int32) bool {
-	p.f.mu.Lock()
-	defer p.f.mu.Unlock()
-	return slices.Contains(p.owned[p.o.Topics.MarketUpdates], partition)
-}
-
 func (p *fakePod) JoinTimes() []time.Duration {
 	p.f.mu.Lock()
 	defer p.f.mu.Unlock()
 	return slices.Repeat([]time.Duration{2500 * time.Nanosecond}, p.joins)
-}
-
-func (p *fakePod) Lookup(q task.Query, done func(task.Answer)) {
-	p.f.mu.Lock()
-	price, found := p.table[q.Symbol]
-	p.f.mu.Unlock()
-	if !found {
-		done(task.Answer{Outcome: task.NoPrice, Known: true})
-		return
-	}
-	done(task.Answer{Outcome: task.Found, Price: price, Known: true})
 }
 
 func (p *fakePod) Stop(context.Context) error {
@@ -299,11 +277,9 @@ type holder struct {
 	stopped error
 }
 
-func (h holder) Status() Status                              { return h.status() }
-func (h holder) Owns(int32) bool                             { return false }
-func (h holder) JoinTimes() []time.Duration                  { return nil }
-func (h holder) Lookup(_ task.Query, done func(task.Answer)) { done(task.Answer{Outcome: task.Moved}) }
-func (h holder) Stop(context.Context) error                  { return h.stopped }
+func (h holder) Status() Status             { return h.status() }
+func (h holder) JoinTimes() []time.Duration { return nil }
+func (h holder) Stop(context.Context) error { return h.stopped }
 
 func TestGroupThatDoesNotSettleIsDescribed(t *testing.T) {
 	stopping := errors.New("will not stop")
@@ -341,41 +317,10 @@ func TestPodThatDoesNotStart(t *testing.T) {
 
 type stopCounter struct{ n *atomic.Int32 }
 
-func (s stopCounter) Status() Status                       { return Status{} }
-func (s stopCounter) Owns(int32) bool                      { return false }
-func (s stopCounter) JoinTimes() []time.Duration           { return nil }
-func (s stopCounter) Lookup(task.Query, func(task.Answer)) {}
-func (s stopCounter) Stop(context.Context) error           { s.n.Add(1); return nil }
+func (s stopCounter) Status() Status             { return Status{} }
+func (s stopCounter) JoinTimes() []time.Duration { return nil }
+func (s stopCounter) Stop(context.Context) error { s.n.Add(1); return nil }
 
-func TestLookupsFindTheNewOwner(t *testing.T) {
-	x := new(exchange)
-	f := &fakes{t: t}
-	o := PodOptions{Topics: DefaultTopics()}
-	owner := &fakePod{f: f, o: o, table: map[string]record.Price{"A": {Text: "7"}}}
-	x.add(holder{})
-	x.add(owner)
-	answers := make(chan task.Answer, 1)
-	x.Ask(task.Query{Symbol: "A", Partition: 3}, func(a task.Answer) { answers <- a })
-	time.Sleep(3 * askAgain) // nobody owns it yet
-	select {
-	case a := <-answers:
-		t.Fatalf("answered by nobody: %+v", a)
-	default:
-	}
-	f.mu.Lock()
-	owner.owned = map[string][]int32{o.Topics.MarketUpdates: {3}}
-	f.mu.Unlock()
-	if a := <-answers; a.Outcome != task.Found || a.Price.Text != "7" {
-		t.Fatalf("%+v", a)
-	}
-	x.close()
-	x.Ask(task.Query{Symbol: "A", Partition: 4}, func(a task.Answer) { answers <- a })
-	if a := <-answers; a.Outcome != task.Unanswered {
-		t.Fatalf("after the end: %+v", a)
-	}
-}
-
-// TestDataCoversEveryPartition: else a strategy could look local by luck.
 func TestDataCoversEveryPartition(t *testing.T) {
 	c, err := embedded.Start(embedded.Options{Topics: []embedded.Topic{{Name: "t", Partitions: partitions}}})
 	if err != nil {

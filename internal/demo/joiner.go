@@ -12,11 +12,10 @@ import (
 	"joiner/internal/app"
 	"joiner/internal/config"
 	"joiner/internal/record"
-	"joiner/internal/task"
 )
 
 // Joiners returns a factory of real joiners in this process, each with its own
-// registry and a free port of loopback for its probes. A nil logger is none.
+// registry and free ports of loopback, through which they ask each other. A nil logger is none.
 func Joiners(build app.Build, log *zap.Logger) PodFactory {
 	if log == nil {
 		log = zap.NewNop()
@@ -38,7 +37,6 @@ func startJoiner(build app.Build, log *zap.Logger, o PodOptions) (*joiner, error
 	reg := prometheus.NewRegistry()
 	a, err := app.New(app.Options{
 		Config: joinerConfig(o), Registry: reg, Logger: log.Named(o.Name), Build: build,
-		Remote: o.Remote,
 	})
 	if err != nil {
 		return nil, err
@@ -67,6 +65,7 @@ func joinerConfig(o PodOptions) config.Config {
 	c.Group.Strategy = o.Strategy
 	c.Group.HeartbeatInterval = 100 * time.Millisecond
 	c.HTTP.Listen = "127.0.0.1:0"
+	c.Peer.Listen = "127.0.0.1:0"
 	return c
 }
 
@@ -87,12 +86,6 @@ func (j *joiner) Status() Status {
 		},
 	}
 }
-
-// Owns implements Pod.
-func (j *joiner) Owns(partition int32) bool { return j.app.Member().Owns(partition) }
-
-// Lookup implements Pod.
-func (j *joiner) Lookup(q task.Query, done func(task.Answer)) { j.app.Lookup(q, done) }
 
 // Stop implements Pod.
 func (j *joiner) Stop(ctx context.Context) error {

@@ -16,7 +16,6 @@ type stage struct {
 	strategy string
 	topics   Topics
 	brokers  []string
-	exchange *exchange
 	pods     []Pod
 }
 
@@ -59,13 +58,12 @@ func (st *stage) addPod(ctx context.Context) error {
 	name := fmt.Sprintf("m%d", len(st.pods)+1)
 	pod, err := st.o.NewPod(ctx, PodOptions{
 		Name: name, Brokers: st.brokers, Group: "joiner-demo", Strategy: st.strategy,
-		Topics: st.topics, Remote: st.exchange,
+		Topics: st.topics,
 	})
 	if err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
 	st.pods = append(st.pods, pod)
-	st.exchange.add(pod)
 	return nil
 }
 
@@ -75,7 +73,6 @@ const stopWithin = 30 * time.Second
 // stop ends all pods at once: one after the other, each would hand its
 // partitions to those that are about to go.
 func (st *stage) stop() error {
-	st.exchange.close()
 	ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
 	defer cancel()
 	errs := make([]error, len(st.pods))

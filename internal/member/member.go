@@ -440,6 +440,14 @@ func (m *Member) standing() Session {
 	return Session{MemberID: m.session.MemberID(), Generation: max(m.gen, m.session.GenerationID())}
 }
 
+// Generation returns that of the newest assignment; ok is false outside a
+// session, or before its first assignment.
+func (m *Member) Generation() (generation int32, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.gen, m.assigned
+}
+
 // LastID returns the member id of the newest session, "" before the first.
 func (m *Member) LastID() string {
 	m.mu.Lock()

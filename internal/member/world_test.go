@@ -398,6 +398,6 @@ func (h home) WellPlaced(record.Side, []byte) bool { return true }
 type nobody struct{}
 
 func (nobody) Owns(int32) bool { return false }
-func (nobody) Ask(_ task.Query, done func(task.Answer)) {
+func (nobody) Ask(_ context.Context, _ task.Query, done func(task.Answer)) {
 	go done(task.Answer{Outcome: task.NotAsked})
 }

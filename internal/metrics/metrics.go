@@ -34,6 +34,7 @@ type Options struct {
 type Metrics struct {
 	Group    Group
 	Delivery Delivery
+	Remote   Remote
 
 	shared     Shared
 	partitions *partitions
@@ -70,6 +71,39 @@ const (
 
 func (r DropReason) String() string {
 	return [DropReasons]string{"no_price", "unavailable", "dead_letter_refused"}[r]
+}
+
+// LookupOutcome says how one attempt to look up one key in another pod ended.
+type LookupOutcome uint8
+
+// The outcomes of joiner_remote_lookups_total.
+const (
+	LookupHit       LookupOutcome = iota
+	LookupMiss                    // the owner says that there is no price
+	LookupMoved                   // the pod asked is not the owner, or not in the same generation
+	LookupRestoring               // the owner has not read up to the end that it saw at its assignment
+	LookupTimeout                 // no answer within join.remote_timeout
+	LookupError                   // no answer that could be read
+	LookupOverload                // the owner has too much to do
+	LookupOutcomes
+)
+
+func (o LookupOutcome) String() string {
+	return [LookupOutcomes]string{"hit", "miss", "moved", "restoring", "timeout", "error", "overload"}[o]
+}
+
+// Remote counts look-ups in other pods, one for each key and attempt.
+type Remote struct {
+	Lookups [LookupOutcomes]prometheus.Counter
+}
+
+func newRemote(f factory) Remote {
+	var r Remote
+	lookups := f.counters("joiner_remote_lookups_total", "Prices looked up in other pods: one for each key and attempt.", "outcome")
+	for o := range LookupOutcomes {
+		r.Lookups[o] = lookups.WithLabelValues(o.String())
+	}
+	return r
 }
 
 // Shared is what all tasks of a pod count together.
@@ -135,6 +169,7 @@ func New(reg prometheus.Registerer, opts Options) *Metrics {
 	m := &Metrics{
 		Group:      newGroup(f, opts.Topics),
 		Delivery:   newDelivery(f),
+		Remote:     newRemote(f),
 		shared:     newShared(f, opts.Topics),
 		partitions: newPartitions(opts.Topics, opts.Now),
 	}

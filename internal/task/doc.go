@@ -56,6 +56,7 @@ type Sink interface {
 type Query struct {
 	Symbol    string
 	Partition int32 // of the market topic; AnyPartition: every owner may hold it
+	Except    int32 // with AnyPartition: the one that has been asked already
 	At        record.Millis
 }
 
@@ -72,6 +73,8 @@ const (
 	NotAsked            // another pod owns the partition and look-ups are off
 	Unanswered          // asked, and no owner answered in time
 	Moved               // the task asked is not the owner any more: ask again
+	Unready             // it has not read up to the end that it saw at its start: ask again
+	Busy                // too many ask it: ask again
 	outcomesEnd = iota
 )
 
@@ -83,15 +86,17 @@ type Answer struct {
 	Partition int32 // that answered
 	Next      int64 // one above the owner's last merged record of Partition; 0 none
 	Known     bool  // Partition and Next are valid: somebody answered
+	Held      bool  // with NoPrice: the table knows that the symbol has none any more
 }
 
 // Prices finds prices that are not in this task's table.
 type Prices interface {
 	// Owns reports whether this pod owns the market partition.
 	Owns(partition int32) bool
-	// Ask calls done exactly once, from any goroutine, with any Outcome but
-	// Moved.
-	Ask(q Query, done func(Answer))
+	// Ask calls done exactly once, from any goroutine, with Found, NoPrice,
+	// NotAsked or Unanswered. Once ctx has ended nobody waits for the answer,
+	// and it may not come.
+	Ask(ctx context.Context, q Query, done func(Answer))
 }
 
 // Flow lets a reader that found the task Full go on.

@@ -95,10 +95,10 @@ func (t *Task) plan(p *place) {
 	j := &p.join
 	home, known := t.o.Placement.Home(p.note.Symbol)
 	if !known {
+		// The notification's own number first, whoever owns it: what is found
+		// must not depend on which pod has which partition.
 		j.home = AnyPartition
-		if t.o.Mine[record.Market] {
-			j.add(t.o.Index)
-		}
+		j.add(t.o.Index)
 		j.add(AnyPartition)
 		return
 	}
@@ -173,8 +173,8 @@ func (t *Task) says(p *place, partition int32, next int64) {
 
 // ask looks a price up elsewhere. The answer comes through the inbox.
 func (t *Task) ask(p *place, partition int32) {
-	q := Query{Symbol: string(p.note.Symbol), Partition: partition, At: p.note.EventTime}
-	t.o.Prices.Ask(q, func(a Answer) {
+	q := Query{Symbol: string(p.note.Symbol), Partition: partition, Except: t.o.Index, At: p.note.EventTime}
+	t.o.Prices.Ask(t.ctx, q, func(a Answer) {
 		t.mu.Lock()
 		t.inbox.answers = append(t.inbox.answers, placeAnswer{p, a})
 		t.mu.Unlock()
@@ -195,7 +195,8 @@ func (t *Task) answered(r placeAnswer) {
 		return // its wait ended meanwhile
 	}
 	j.asking = false
-	if a.Known && (a.Outcome == Found || j.ask[j.at] == j.home) {
+	asked := j.ask[j.at]
+	if a.Known && (a.Outcome == Found || asked == j.home || asked == t.o.Index && j.home == AnyPartition) {
 		t.says(p, a.Partition, a.Next)
 	}
 	switch a.Outcome {
@@ -208,6 +209,9 @@ func (t *Task) answered(r placeAnswer) {
 		t.settle(p)
 	case NoPrice:
 		j.at++
+		if a.Held && asked == j.home {
+			j.at = j.asks // its tombstone is newer than what lies elsewhere
+		}
 		t.resolve(p)
 		j.own(p.note.Symbol)
 	case NotAsked:

@@ -1,36 +1,76 @@
 package task
 
 import (
+	"context"
+	"math"
+
 	"joiner/internal/enrich"
 	"joiner/internal/record"
 )
 
-// lookup is another task's question. It is answered when the merge stands
-// where a notification of that event time would be joined, so that both
-// answers are the same.
+// lookup is another task's question, in this pod or in another. It is answered
+// when the merge stands where a notification of that event time would be
+// joined, so that both answers are the same.
 type lookup struct {
+	ctx  context.Context
 	q    Query
 	seq  uint64 // Task.seq when it came
 	done func(Answer)
 }
 
+// MaxLookups is how many questions may wait for one task's merge.
+const MaxLookups = 1 << 14
+
 // Lookup answers from this task's table once its merge has reached the event
 // time asked for, or stands at the end of its partition. done is called
-// exactly once, from the merge or, after the task has been frozen, with Moved.
-func (t *Task) Lookup(q Query, done func(Answer)) {
+// exactly once, from any goroutine: with Found or NoPrice; with Unready where
+// a task that has not read up to the end it saw at its start has no price
+// yet; with Moved once the task is frozen; with Busy beyond MaxLookups; with
+// Unanswered some time after ctx has ended.
+func (t *Task) Lookup(ctx context.Context, q Query, done func(Answer)) {
 	t.mu.Lock()
-	if t.frozen.Load() || !t.o.Mine[record.Market] {
+	refusal := Moved
+	switch {
+	case t.frozen.Load() || !t.o.Mine[record.Market]:
+	case t.inbox.open >= MaxLookups:
+		refusal = Busy
+	default:
+		t.seq++ // an end that was asked for before proves nothing about this question
+		t.inbox.open++
+		t.inbox.lookups = append(t.inbox.lookups, &lookup{ctx: ctx, q: q, seq: t.seq, done: done})
 		t.mu.Unlock()
-		done(Answer{Outcome: Moved})
+		t.poke()
 		return
 	}
-	t.seq++ // an end that was asked for before proves nothing about this question
-	t.inbox.lookups = append(t.inbox.lookups, &lookup{q: q, seq: t.seq, done: done})
 	t.mu.Unlock()
-	t.poke()
+	done(Answer{Outcome: refusal})
 }
 
-// serveLookups answers those whose moment has come.
+// Newest answers at once with the symbol's newest price, whatever its event
+// time: Found or NoPrice from a running task that has read up to the end it saw
+// at its start, else Unready, and Moved from one that is frozen or has no
+// market half. Any goroutine may ask.
+func (t *Task) Newest(symbol []byte) Answer {
+	if t.frozen.Load() || !t.o.Mine[record.Market] {
+		return Answer{Outcome: Moved}
+	}
+	t.mu.Lock()
+	ready := t.State() == Running && t.marks.caughtUp
+	t.mu.Unlock()
+	if !ready {
+		return Answer{Outcome: Unready}
+	}
+	a := t.table.Ask(symbol, math.MaxInt64)
+	out := Answer{Outcome: NoPrice, Partition: t.o.Index, Next: a.Next, Known: true}
+	if a.Found {
+		out.Outcome, out.AsOf, out.Price = Found, true, a.Price
+	}
+	out.Held = !a.Found && a.AsOf // a tombstone decided it
+	return out
+}
+
+// serveLookups answers those whose moment has come and forgets those that
+// nobody waits for.
 func (t *Task) serveLookups() {
 	m := &t.merge
 	if len(m.lookups) == 0 {
@@ -41,37 +81,69 @@ func (t *Task) serveLookups() {
 		t.refill(record.Market)
 	}
 	t.decodeTick(b)
+	covered := uint64(0)
+	if b.empty() {
+		covered = t.coveredSeq(m.lookups[len(m.lookups)-1].seq)
+	}
 	left := m.lookups[:0]
 	for _, l := range m.lookups {
-		if !t.reached(l) {
+		switch {
+		case l.ctx.Err() != nil:
+			l.done(Answer{Outcome: Unanswered})
+		case l.seq <= covered:
+			l.done(t.answer(l.q, true))
+		case !b.empty() && b.head.bad == nil && b.head.time > l.q.At:
+			l.done(t.answer(l.q, t.upToTarget()))
+		default:
 			left = append(left, l)
-			continue
 		}
-		l.done(t.answer(l.q))
 	}
+	t.forgetLookups(len(m.lookups) - len(left))
 	clear(m.lookups[len(left):])
 	m.lookups = left
 }
 
-// reached reports whether every tick up to the event time that could be read
-// when the question came is in the table.
-func (t *Task) reached(l *lookup) bool {
-	b := &t.merge.cur[record.Market]
-	if !b.empty() {
-		return b.head.bad == nil && b.head.time > l.q.At
+// coveredSeq returns up to which Task.seq the market side, which has no head,
+// stands at an end that was asked for afterwards: every tick that could be read
+// when such a question came is in the table. 0 where it does not. It asks for
+// an end that covers newest where there is none.
+func (t *Task) coveredSeq(newest uint64) uint64 {
+	if t.emptySide(record.Market, newest, true).State == enrich.AtEnd {
+		return newest
 	}
-	return t.emptySide(record.Market, l.seq, true).State == enrich.AtEnd
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in := &t.in[record.Market]
+	if !in.started || len(in.pending) > 0 || !in.end.known || in.position < 0 || in.position < in.end.offset {
+		return 0
+	}
+	return in.end.seq
 }
 
-func (t *Task) answer(q Query) Answer {
+// upToTarget reports whether the merge has passed the market end that the task
+// saw at its start.
+func (t *Task) upToTarget() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.marks.caughtUp || t.target >= 0 && t.merge.pos[record.Market] >= t.target
+}
+
+// answer answers from the table. A price in force is one whatever is still to
+// come; that there is none only those may say who have caught up.
+func (t *Task) answer(q Query, caughtUp bool) Answer {
 	a := Answer{Outcome: NoPrice, Partition: t.o.Index, Next: t.table.Next(), Known: true}
-	v, found, asOf := t.table.Price([]byte(q.Symbol), q.At)
-	if !found {
-		return a
+	symbol := []byte(q.Symbol)
+	v, found, asOf := t.table.Price(symbol, q.At)
+	switch {
+	case found:
+		a.Outcome = Found
+		a.AsOf = asOf
+		a.Price = record.Price{Text: string(v.Text), EventTime: v.EventTime, Partition: t.o.Index, Offset: v.Offset}
+	case caughtUp:
+		a.Held = t.table.Holds(symbol)
+	default:
+		return Answer{Outcome: Unready}
 	}
-	a.Outcome = Found
-	a.AsOf = asOf
-	a.Price = record.Price{Text: string(v.Text), EventTime: v.EventTime, Partition: t.o.Index, Offset: v.Offset}
 	return a
 }
 
@@ -80,9 +152,20 @@ func (t *Task) refuseLookups() {
 	t.mu.Lock()
 	late := t.inbox.lookups
 	t.inbox.lookups = nil
+	t.inbox.open = 0
 	t.mu.Unlock()
 	for _, l := range append(t.merge.lookups, late...) {
 		l.done(Answer{Outcome: Moved})
 	}
 	t.merge.lookups = nil
+}
+
+// forgetLookups makes room for n more.
+func (t *Task) forgetLookups(n int) {
+	if n == 0 {
+		return
+	}
+	t.mu.Lock()
+	t.inbox.open -= n
+	t.mu.Unlock()
 }

@@ -129,7 +129,7 @@ func (t *Task) wakeBy(at record.Millis) {
 func (t *Task) read() {
 	t.mu.Lock()
 	box := t.inbox
-	t.inbox = inbox{}
+	t.inbox = inbox{open: box.open}
 	t.mu.Unlock()
 	for _, r := range box.refused {
 		t.refused(r)

@@ -180,6 +180,7 @@ type inbox struct {
 	answers []placeAnswer
 	refused []refusal
 	lookups []*lookup
+	open    int // lookups that are not answered, those with the merge included
 }
 
 // New makes a task and starts its goroutine. The claims of the halves that are

@@ -552,7 +552,7 @@ func TestHalves(t *testing.T) {
 			w.start(-1, -1)
 			w.tick("BBCA", "1", 1000)
 			got := make(chan Answer, 1)
-			w.task.Lookup(Query{Symbol: "BBCA", Partition: 3, At: 1500}, func(a Answer) { got <- a })
+			w.task.Lookup(t.Context(), Query{Symbol: "BBCA", Partition: 3, At: 1500}, func(a Answer) { got <- a })
 			if a := <-got; a.Outcome != Found || a.Price.Text != "1" || !a.AsOf || a.Next != 1 {
 				t.Fatalf("answer %+v", a)
 			}
@@ -661,7 +661,7 @@ func TestLookupWaitsForItsMoment(t *testing.T) {
 		synctest.Wait()
 		late := w.put(record.Market, "BBCA", `{"price":1}`, 900)
 		got := make(chan Answer, 1)
-		w.task.Lookup(Query{Symbol: "BBCA", Partition: 3, At: 1000}, func(a Answer) { got <- a })
+		w.task.Lookup(t.Context(), Query{Symbol: "BBCA", Partition: 3, At: 1000}, func(a Answer) { got <- a })
 		synctest.Wait()
 		select {
 		case a := <-got:
@@ -674,7 +674,7 @@ func TestLookupWaitsForItsMoment(t *testing.T) {
 		}
 		w.task.Freeze()
 		<-w.task.Done()
-		w.task.Lookup(Query{Symbol: "BBCA", Partition: 3, At: 1000}, func(a Answer) { got <- a })
+		w.task.Lookup(t.Context(), Query{Symbol: "BBCA", Partition: 3, At: 1000}, func(a Answer) { got <- a })
 		if a := <-got; a.Outcome != Moved {
 			t.Fatalf("answer after the end %+v", a)
 		}

@@ -300,7 +300,7 @@ func (w *world) Owns(partition int32) bool {
 type pricesOf struct{ *world }
 
 // Ask implements Prices.
-func (p pricesOf) Ask(q Query, done func(Answer)) {
+func (p pricesOf) Ask(_ context.Context, q Query, done func(Answer)) {
 	go func() { done(p.prices(q)) }()
 }
 

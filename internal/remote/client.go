@@ -1,0 +1,412 @@
+package remote
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"joiner/internal/metrics"
+	"joiner/internal/sampled"
+	"joiner/internal/task"
+)
+
+// ClientOptions says what a Client is made of. Fields without a remark are
+// required.
+type ClientOptions struct {
+	Group Group
+	// Timeout bounds one attempt, Patience all of them for one question.
+	Timeout, Patience time.Duration
+	// TLS makes the configuration of the next connection to a host; nil:
+	// nothing is encrypted. It must verify the other side.
+	TLS func(host string) (*tls.Config, error)
+	// Token is shown with every request; nil: none. It needs TLS.
+	Token Token
+	// AllowedNames are the hosts that may be dialled; empty: all. CheckName
+	// says what an entry may be.
+	AllowedNames []string
+	Metrics      *metrics.Remote
+	Log          *zap.Logger
+}
+
+// What is under way at most.
+const (
+	maxPerOwner = 4  // requests to one owner
+	maxFlight   = 64 // requests in all
+)
+
+// linger is how long a question waits for company while its owner has another
+// request to answer.
+const linger = 5 * time.Millisecond
+
+// The pauses between two tries of one question: they double, with a jitter of a
+// fifth. What a rebalance or a restore sets off is over soon.
+const (
+	pauseFirst   = 50 * time.Millisecond
+	pauseSettled = 400 * time.Millisecond // the longest after moved and restoring
+	pauseLongest = time.Second            // and after everything else
+)
+
+// Client asks the owners of prices. Make it with NewClient, close it after
+// everybody who asks.
+type Client struct {
+	o      ClientOptions
+	tr     *transport
+	faults *sampled.Log
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wake   chan struct{} // capacity 1
+	news   chan struct{} // capacity 1: the directory has changed
+	ended  sync.WaitGroup
+
+	mu     sync.Mutex
+	due    agenda
+	owners map[target]*owner
+	flight int
+	closed bool
+}
+
+// NewClient makes a client and starts the goroutine that asks again. Its errors
+// name the key of the configuration.
+func NewClient(o ClientOptions) (*Client, error) {
+	if o.Token != nil && o.TLS == nil {
+		return nil, errors.New("peer.token: a token without TLS would cross the network in the clear")
+	}
+	allowed, err := newNames(o.AllowedNames)
+	if err != nil {
+		return nil, fmt.Errorf("peer.allowed_names: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Client{
+		o: o, tr: newTransport(&o, allowed), faults: sampled.New(o.Log, nil), ctx: ctx, cancel: cancel,
+		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), owners: make(map[target]*owner),
+	}
+	c.ended.Go(c.run)
+	return c, nil
+}
+
+// Close ends every request. Questions that are still open end Unanswered; ask
+// nothing any more.
+func (c *Client) Close() {
+	c.mu.Lock()
+	c.closed = true // nothing is begun from here on
+	c.mu.Unlock()
+	c.cancel()
+	c.ended.Wait()
+	c.mu.Lock()
+	var left []*question
+	for _, item := range c.due.items {
+		if item.question != nil {
+			left = append(left, item.question)
+		}
+	}
+	for _, o := range c.owners {
+		left = append(left, o.queue...)
+	}
+	c.due, c.owners = agenda{}, nil
+	c.mu.Unlock()
+	for _, x := range left {
+		c.finish(x, task.Answer{Outcome: task.Unanswered})
+	}
+	c.tr.close()
+}
+
+// DirectoryChanged makes questions that wait for another try go at once. It
+// never blocks and takes no lock, so it may be called under anybody's.
+func (c *Client) DirectoryChanged() { nudge(c.news) }
+
+func nudge(signal chan struct{}) {
+	select {
+	case signal <- struct{}{}:
+	default:
+	}
+}
+
+// Scope says whom a question may go to.
+type Scope bool
+
+// The scopes.
+const (
+	ThisPod    Scope = false // other pods' partitions are NotAsked
+	Everywhere Scope = true
+)
+
+// Ask looks a price up, in this pod's own tables where they hold the partition,
+// else at its owner. done is called once, from any goroutine, possibly before
+// Ask returns: with Found, NoPrice, NotAsked, or Unanswered once the patience
+// is over. After ctx has ended it may not be called.
+//
+// AnyPartition asks all but q.Except. Of several prices the one in force with
+// the newest event time is taken, of equal ones that of the lowest partition;
+// where none is in force at q.At, the oldest. Nobody may be missing: as long as
+// one owner has not answered it might hold a newer price.
+func (c *Client) Ask(ctx context.Context, q task.Query, scope Scope, done func(task.Answer)) {
+	c.route(&question{
+		ctx: ctx, q: q, scope: scope, deadline: time.Now().Add(c.o.Patience),
+		done: func(a task.Answer, _ Failure) { done(a) },
+	})
+}
+
+// Failure says why a question stayed unanswered.
+type Failure struct {
+	Reason string // one of the reasons below, "" where it was answered
+	Owner  string // identity of the owner that was asked last, if any
+}
+
+// The reasons of a Failure.
+const (
+	NoDirectory = "no directory" // nobody has told who owns what
+	NoOwner     = "no owner"     // nobody owns the partition now
+	Moving      = "moved"        // the owner that was asked is none any more
+	Restoring   = "restoring"    // it reads back its prices
+	TimedOut    = "timeout"      // it did not answer in time
+	Overloaded  = "overload"     // it has too much to do
+	Unreachable = "unreachable owner"
+)
+
+// Newest looks up the newest price of a symbol in one partition, or with
+// AnyPartition in all of them, as the owner's table stands. It returns when
+// there is an answer, or with Unanswered and why when ctx ends.
+func (c *Client) Newest(ctx context.Context, partition int32, symbol []byte) (task.Answer, Failure) {
+	deadline, ok := ctx.Deadline()
+	if !ok || time.Until(deadline) > c.o.Patience {
+		deadline = time.Now().Add(c.o.Patience)
+	}
+	type result struct {
+		a task.Answer
+		f Failure
+	}
+	got := make(chan result, 1)
+	x := &question{
+		ctx: ctx, now: true, scope: Everywhere, deadline: deadline,
+		q:    task.Query{Symbol: string(symbol), Partition: partition, Except: task.AnyPartition},
+		done: func(a task.Answer, f Failure) { got <- result{a, f} },
+	}
+	c.route(x)
+	select {
+	case r := <-got:
+		return r.a, r.f
+	case <-ctx.Done():
+		c.mu.Lock()
+		f := x.failure
+		c.mu.Unlock()
+		if f.Reason == "" {
+			f.Reason = TimedOut
+		}
+		return task.Answer{Outcome: task.Unanswered}, f
+	}
+}
+
+// Status fetches what the pod at address says of itself.
+func (c *Client) Status(ctx context.Context, address string) ([]byte, error) {
+	return c.tr.do(ctx, http.MethodGet, address, statusPath, nil, maxStatusBytes)
+}
+
+// maxStatusBytes bounds one pod's status.
+const maxStatusBytes = 4 << 20
+
+// question is one key on its way. Where it is, is known by who holds it: the
+// agenda, an owner's queue, a request, or a table of this pod.
+type question struct {
+	ctx      context.Context
+	q        task.Query
+	now      bool
+	scope    Scope
+	deadline time.Time
+	done     func(task.Answer, Failure)
+
+	// Guarded by Client.mu.
+	failure Failure // of the last try
+	pause   time.Duration
+	tries   int  // in this pod's own tables: late answers to earlier ones are dropped
+	over    bool // done has been called
+	place   int  // in the agenda; 0: not in it
+}
+
+// route sends a question to whom it belongs now.
+func (c *Client) route(x *question) {
+	if x.ctx.Err() != nil {
+		return // nobody waits any more
+	}
+	if !time.Now().Before(x.deadline) {
+		c.finish(x, task.Answer{Outcome: task.Unanswered})
+		return
+	}
+	if x.q.Partition == task.AnyPartition {
+		c.spread(x)
+		return
+	}
+	g := c.o.Group
+	if g.Owns(x.q.Partition) {
+		c.askHere(x)
+		return
+	}
+	if x.scope == ThisPod {
+		c.finish(x, task.Answer{Outcome: task.NotAsked})
+		return
+	}
+	if n := g.Partitions(); n > 0 && x.q.Partition >= n {
+		c.finish(x, task.Answer{Outcome: task.NoPrice}) // the notifications have more
+		return
+	}
+	s, ok := g.Standing()
+	d := g.Directory()
+	if !ok || d == nil || d.Truncated {
+		c.later(x, Failure{Reason: NoDirectory})
+		return
+	}
+	owner, ok := d.Owner(s.Topic, x.q.Partition)
+	switch {
+	case !ok && !slices.Contains(d.Moving[s.Topic], x.q.Partition):
+		c.finish(x, task.Answer{Outcome: task.NotAsked}) // nobody is to read it, before the topics have grown alike
+	case !ok || owner.ID == s.Self: // on its way, to another pod or to this one
+		c.later(x, Failure{Reason: NoOwner})
+	case owner.Address == "":
+		c.later(x, Failure{Reason: Unreachable, Owner: owner.ID})
+	default:
+		c.enqueue(target{pod: pod{owner.ID, owner.Address}, generation: d.Generation}, x)
+	}
+}
+
+// askHere asks a table of this pod. It may take until the patience ends.
+func (c *Client) askHere(x *question) {
+	g := c.o.Group
+	s, ok := g.Standing()
+	table := g.Table(x.q.Partition)
+	if !ok || table == nil || !g.Alive() {
+		c.later(x, Failure{Reason: Restoring, Owner: s.Self})
+		return
+	}
+	if x.now {
+		c.answeredHere(x, x.tries, table.Newest([]byte(x.q.Symbol)), s.Self)
+		return
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		c.finish(x, task.Answer{Outcome: task.Unanswered})
+		return
+	}
+	x.tries++
+	try := x.tries
+	c.due.add(x.deadline, x, nil)
+	c.mu.Unlock()
+	nudge(c.wake)
+	table.Lookup(x.ctx, x.q, func(a task.Answer) { c.answeredHere(x, try, a, s.Self) })
+}
+
+// answeredHere takes the answer of a table of this pod.
+func (c *Client) answeredHere(x *question, try int, a task.Answer, self string) {
+	c.mu.Lock()
+	if x.over || try != x.tries {
+		c.mu.Unlock()
+		return
+	}
+	x.tries++
+	c.due.remove(x)
+	c.mu.Unlock()
+	switch a.Outcome {
+	case task.Found, task.NoPrice:
+		c.finish(x, a)
+	case task.Unready:
+		c.later(x, Failure{Reason: Restoring, Owner: self})
+	case task.Busy:
+		c.later(x, Failure{Reason: Overloaded, Owner: self})
+	case task.Moved:
+		c.later(x, Failure{Reason: Moving, Owner: self})
+	default: // its ctx has ended
+	}
+}
+
+// later tries again after a pause, or ends the question with its patience.
+func (c *Client) later(x *question, f Failure) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		c.finish(x, task.Answer{Outcome: task.Unanswered})
+		return
+	}
+	x.failure = f
+	longest := pauseLongest
+	if f.Reason == Moving || f.Reason == Restoring || f.Reason == NoOwner {
+		longest = pauseSettled
+	}
+	x.pause = min(max(2*x.pause, pauseFirst), longest)
+	jittered := x.pause + time.Duration((rand.Float64()-0.5)*0.4*float64(x.pause))
+	at := time.Now().Add(jittered)
+	if at.After(x.deadline) {
+		at = x.deadline
+	}
+	c.due.add(at, x, nil)
+	c.mu.Unlock()
+	nudge(c.wake)
+}
+
+// finish ends a question, once.
+func (c *Client) finish(x *question, a task.Answer) {
+	c.mu.Lock()
+	if x.over {
+		c.mu.Unlock()
+		return
+	}
+	x.over = true
+	c.due.remove(x)
+	f := Failure{}
+	if a.Outcome == task.Unanswered {
+		f = x.failure
+	}
+	c.mu.Unlock()
+	x.done(a, f)
+}
+
+// run asks again when it is time, and starts what has lingered.
+func (c *Client) run() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		c.mu.Lock()
+		next, some := c.due.next()
+		c.mu.Unlock()
+		if !some {
+			next = time.Now().Add(time.Hour)
+		}
+		timer.Reset(time.Until(next))
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.wake:
+		case <-timer.C:
+		case <-c.news:
+			c.mu.Lock()
+			c.due.hurry()
+			c.mu.Unlock()
+		}
+		c.work()
+	}
+}
+
+// work does what is due.
+func (c *Client) work() {
+	for {
+		c.mu.Lock()
+		item, ok := c.due.pop(time.Now())
+		if ok && item.owner != nil {
+			item.owner.timed = false
+			c.kick(item.owner)
+		}
+		c.mu.Unlock()
+		if !ok {
+			return
+		}
+		if item.question != nil {
+			c.route(item.question)
+		}
+	}
+}

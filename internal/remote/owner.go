@@ -1,0 +1,255 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"joiner/internal/metrics"
+	"joiner/internal/record"
+	"joiner/internal/task"
+)
+
+// target is whom a batch of questions goes to: a pod that owns what is asked
+// for in that generation, as somebody says.
+type target struct {
+	pod
+	generation int32
+	hops       int32 // hints followed to it
+}
+
+// owner gathers the questions for one target. Guarded by Client.mu.
+type owner struct {
+	target
+	queue  []*question
+	bytes  int
+	since  time.Time // when the oldest of the queue came
+	flight int       // requests under way
+	timed  bool      // it is in the agenda
+}
+
+// enqueue puts a question among those for the target.
+func (c *Client) enqueue(to target, x *question) {
+	size := questionOverhead + len(x.q.Symbol)
+	if size+headBytes > MaxBytes {
+		c.o.Metrics.Lookups[metrics.LookupError].Inc()
+		c.later(x, Failure{Reason: Unreachable, Owner: to.id}) // no request holds it
+		return
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		c.finish(x, task.Answer{Outcome: task.Unanswered})
+		return
+	}
+	defer c.mu.Unlock()
+	o := c.owners[to]
+	if o == nil {
+		o = &owner{target: to}
+		c.owners[to] = o
+	}
+	if len(o.queue) == 0 {
+		o.since = time.Now()
+	}
+	x.failure.Owner = to.id
+	o.queue = append(o.queue, x)
+	o.bytes += size
+	c.kick(o)
+}
+
+// kick sends what may be sent: at once to an owner who has nothing to do, else
+// what has lingered or fills a request. Called with mu held.
+func (c *Client) kick(o *owner) {
+	for len(o.queue) > 0 && o.flight < maxPerOwner && c.flight < maxFlight && !c.closed {
+		full := len(o.queue) >= MaxKeys || o.bytes >= MaxBytes/2
+		ripe := o.since.Add(linger)
+		if o.flight > 0 && !full && time.Now().Before(ripe) {
+			if !o.timed {
+				o.timed = true
+				c.due.add(ripe, nil, o)
+				nudge(c.wake)
+			}
+			return
+		}
+		batch := c.batch(o)
+		if len(batch) == 0 {
+			continue
+		}
+		o.flight++
+		c.flight++
+		c.ended.Go(func() { c.post(o, batch) })
+	}
+	if len(o.queue) == 0 && o.flight == 0 && !o.timed {
+		delete(c.owners, o.target)
+	}
+}
+
+// batch takes questions out of the queue, as many as one request holds. Those
+// that nobody waits for are dropped.
+func (c *Client) batch(o *owner) []*question {
+	var batch []*question
+	bytes, n := headBytes, 0
+	for _, x := range o.queue {
+		size := questionOverhead + len(x.q.Symbol)
+		if len(batch) == MaxKeys || bytes+size > MaxBytes {
+			break
+		}
+		n++
+		o.bytes -= size
+		if x.over || x.ctx.Err() != nil {
+			continue
+		}
+		bytes += size
+		batch = append(batch, x)
+	}
+	o.queue = append(o.queue[:0:0], o.queue[n:]...)
+	return batch
+}
+
+// margin is the part of an attempt that is left for the way back.
+const margin = 8
+
+// post asks and deals the answers out. It is one attempt.
+func (c *Client) post(o *owner, batch []*question) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.o.Timeout)
+	resp, err := c.exchange(ctx, o.target, batch)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err) // whichever part of it was cut short
+	}
+	cancel()
+	if err != nil {
+		c.failed(o, batch, err)
+	} else {
+		c.dealOut(o, batch, resp)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o.flight--
+	c.flight--
+	c.kick(o)
+	if c.flight == maxFlight-1 {
+		for _, other := range c.owners { // they may have waited for this one
+			c.kick(other)
+		}
+	}
+}
+
+func (c *Client) exchange(ctx context.Context, to target, batch []*question) (*response, error) {
+	s, ok := c.o.Group.Standing()
+	if !ok {
+		return nil, errNoStanding
+	}
+	r := request{
+		scope: s.scope(), to: to.id, asker: s.Self, hops: to.hops,
+		budget: c.o.Timeout - max(c.o.Timeout/margin, time.Millisecond),
+		asked:  make([]asked, len(batch)),
+	}
+	r.generation = to.generation
+	for i, x := range batch {
+		r.asked[i] = asked{partition: x.q.Partition, now: x.now, at: x.q.At, symbol: x.q.Symbol}
+	}
+	body := r.encode()
+	if len(body) > MaxBytes {
+		return nil, errors.New("the request is too large")
+	}
+	data, err := c.tr.do(ctx, http.MethodPost, to.address, lookupPath, body, maxResponse)
+	if err != nil {
+		return nil, err
+	}
+	return decodeResponse(data, r.asked)
+}
+
+// errNoStanding reports a pod that has left its group since.
+var errNoStanding = errors.New("this pod has no assignment")
+
+// failed counts an attempt that brought no answer and has its questions asked
+// again.
+func (c *Client) failed(o *owner, batch []*question, err error) {
+	if c.ctx.Err() != nil {
+		c.abandon(batch)
+		return
+	}
+	outcome, reason := metrics.LookupError, Unreachable
+	var status statusError
+	switch {
+	case errors.As(err, &status) && status.code == http.StatusTooManyRequests:
+		outcome, reason = metrics.LookupOverload, Overloaded
+	case errors.Is(err, context.DeadlineExceeded):
+		outcome, reason = metrics.LookupTimeout, TimedOut
+	}
+	c.o.Metrics.Lookups[outcome].Add(float64(len(batch)))
+	c.faults.Warn("look-up "+reason, "a look-up brought no answer, asking again",
+		zap.String("owner", o.id), zap.String("address", o.address), zap.Int("keys", len(batch)), zap.Error(err))
+	for _, x := range batch {
+		c.later(x, Failure{Reason: reason, Owner: o.id})
+	}
+}
+
+// abandon ends questions at Close.
+func (c *Client) abandon(batch []*question) {
+	for _, x := range batch {
+		c.finish(x, task.Answer{Outcome: task.Unanswered})
+	}
+}
+
+func (c *Client) dealOut(o *owner, batch []*question, resp *response) {
+	if resp.refusal != "" && !passing(resp.refusal) {
+		c.faults.Warn("look-up refused", "a look-up was refused, asking the owner that the newest directory names",
+			zap.String("owner", o.id), zap.String("address", o.address), zap.String("answered_by", resp.answerer),
+			zap.Int32("generation", o.generation), zap.String("reason", resp.refusal))
+	}
+	var counts [metrics.LookupOutcomes]int
+	for i, x := range batch {
+		counts[c.deal(o, x, &resp.replies[i])]++
+	}
+	for outcome, n := range counts {
+		if n > 0 {
+			c.o.Metrics.Lookups[outcome].Add(float64(n))
+		}
+	}
+}
+
+// deal takes one answer.
+func (c *Client) deal(o *owner, x *question, r *reply) metrics.LookupOutcome {
+	switch r.outcome {
+	case outFound:
+		c.finish(x, task.Answer{
+			Outcome: task.Found, AsOf: r.asOf, Partition: r.partition, Next: r.next, Known: true,
+			Price: record.Price{Text: r.text, EventTime: r.eventTime, Partition: r.partition, Offset: r.offset},
+		})
+		return metrics.LookupHit
+	case outNoPrice:
+		c.finish(x, task.Answer{Outcome: task.NoPrice, Partition: r.partition, Next: r.next, Known: true, Held: r.held})
+		return metrics.LookupMiss
+	case outMoved:
+		c.moved(o, x, r)
+		return metrics.LookupMoved
+	case outRestoring:
+		c.later(x, Failure{Reason: Restoring, Owner: o.id})
+		return metrics.LookupRestoring
+	case outTimeout:
+		c.later(x, Failure{Reason: TimedOut, Owner: o.id})
+		return metrics.LookupTimeout
+	case outOverload:
+		c.later(x, Failure{Reason: Overloaded, Owner: o.id})
+		return metrics.LookupOverload
+	}
+	c.later(x, Failure{Reason: Unreachable, Owner: o.id})
+	return metrics.LookupError
+}
+
+// moved follows the hint to an owner that is as new as the one that was asked,
+// a few times; else the newest directory is asked after a pause.
+func (c *Client) moved(o *owner, x *question, r *reply) {
+	s, ok := c.o.Group.Standing()
+	to := target{pod: r.owner, generation: r.since, hops: o.hops + 1}
+	if !ok || r.owner.address == "" || r.owner.id == s.Self || to.hops > MaxHops || r.since < o.generation || !time.Now().Before(x.deadline) {
+		c.later(x, Failure{Reason: Moving, Owner: o.id})
+		return
+	}
+	c.enqueue(to, x)
+}

@@ -1,0 +1,255 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"joiner/internal/sampled"
+)
+
+// Where the pods ask.
+const (
+	lookupPath = "/v1/lookup"
+	statusPath = "/v1/status"
+)
+
+// Token returns the bearer token as it is now; it is asked for each request, so
+// that a file that rotates is seen. An error refuses the request.
+type Token func() (string, error)
+
+// ServerOptions says what a Server is made of. Fields without a remark are
+// required.
+type ServerOptions struct {
+	// Listen is host:port; port 0 takes a free one.
+	Listen string
+	Group  Group
+	// TLS encrypts; nil: nothing is.
+	TLS *tls.Config
+	// Token must be shown by every request; nil: none is asked for. It needs
+	// TLS.
+	Token Token
+	// Status answers GET /v1/status with this pod's own part; nil: not found.
+	Status http.Handler
+	Log    *zap.Logger
+
+	limits limits // zero: the default
+}
+
+// limits bounds what askers may take.
+type limits struct{ inFlight int }
+
+// Limits on what one peer may hold: a slow request is a broken or hostile one.
+const (
+	maxInFlight       = 64 // look-ups at a time; one more is told so
+	maxStatus         = 4  // status requests likewise
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = readTimeout + maxBudget + 10*time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 16 << 10
+)
+
+// Server answers other pods. Close it.
+type Server struct {
+	o      ServerOptions
+	answer answerer
+	faults *sampled.Log
+	addr   net.Addr
+	http   *http.Server
+	slots  chan struct{}
+	pages  chan struct{}
+	done   chan struct{}
+}
+
+// Listen opens the listener and serves until Close; ctx bounds only the
+// opening. The error names peer.listen, or a token that would go without TLS.
+func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
+	if o.Token != nil && o.TLS == nil {
+		return nil, errors.New("peer.token: a token without TLS would cross the network in the clear")
+	}
+	if o.limits.inFlight == 0 {
+		o.limits.inFlight = maxInFlight
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("peer.listen: cannot listen on %q: %w", o.Listen, err)
+	}
+	s := &Server{
+		o: o, answer: answerer{o.Group}, faults: sampled.New(o.Log, nil), addr: ln.Addr(),
+		slots: make(chan struct{}, o.limits.inFlight), pages: make(chan struct{}, maxStatus),
+		done: make(chan struct{}),
+	}
+	s.http = &http.Server{
+		Handler:           s.recovering(s.authorized(s.routes())),
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          zap.NewStdLog(o.Log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+		Protocols:         onlyHTTP1(),
+	}
+	if o.TLS != nil {
+		ln = tls.NewListener(ln, o.TLS)
+	}
+	go func() {
+		defer close(s.done)
+		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			o.Log.Error("peer listener ended", zap.Stringer("address", s.addr), zap.Error(err))
+		}
+	}()
+	return s, nil
+}
+
+// onlyHTTP1: one request a connection is what bounds a peer.
+func onlyHTTP1() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	return p
+}
+
+// Addr is where it listens, with the real port.
+func (s *Server) Addr() net.Addr { return s.addr }
+
+// Close stops listening at once, lets requests under way finish until ctx ends,
+// and then cuts them off, which it reports.
+func (s *Server) Close(ctx context.Context) error {
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = fmt.Errorf("peer listener on %s: requests cut off: %w", s.addr, errors.Join(err, s.http.Close()))
+	}
+	<-s.done
+	return err
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+lookupPath, s.lookup)
+	if s.o.Status != nil {
+		mux.HandleFunc("GET "+statusPath, s.status)
+	}
+	return mux
+}
+
+// recovering keeps a request that goes wrong from taking the process down.
+func (s *Server) recovering(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			p := recover()
+			if p == nil {
+				return
+			}
+			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(p)
+			}
+			s.o.Log.Error("a peer's request failed", zap.String("path", r.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			http.Error(w, "internal error", http.StatusInternalServerError)
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// authorized lets through who shows the token.
+func (s *Server) authorized(next http.Handler) http.Handler {
+	if s.o.Token == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		want, err := s.o.Token()
+		if err != nil {
+			s.faults.Warn("token", "the peers' token cannot be read, their requests are refused", zap.Error(err))
+			http.Error(w, "no token can be checked now", http.StatusServiceUnavailable)
+			return
+		}
+		if !sameToken(r.Header.Get("Authorization"), want) {
+			s.faults.Warn("unauthorized", "a request without the peers' token was refused", zap.String("from", r.RemoteAddr))
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "peer.token is not the one expected here", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+const bearer = "Bearer "
+
+// sameToken compares in a time that tells neither the token nor its length.
+func sameToken(header, want string) bool {
+	got, ok := strings.CutPrefix(header, bearer)
+	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && ok && want != ""
+}
+
+// take reserves one of the slots, or says that there is none.
+func take(w http.ResponseWriter, slots chan struct{}) bool {
+	select {
+	case slots <- struct{}{}:
+		return true
+	default:
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "too many requests at a time", http.StatusTooManyRequests)
+		return false
+	}
+}
+
+// status answers with this pod's part of the group's status.
+func (s *Server) status(w http.ResponseWriter, r *http.Request) {
+	if !take(w, s.pages) {
+		return
+	}
+	defer func() { <-s.pages }()
+	s.o.Status.ServeHTTP(w, r)
+}
+
+const contentType = "application/octet-stream"
+
+func (s *Server) lookup(w http.ResponseWriter, r *http.Request) {
+	if !take(w, s.slots) {
+		return
+	}
+	defer func() { <-s.slots }()
+	var body bytes.Buffer
+	body.Grow(int(min(max(r.ContentLength, 0), MaxBytes)) + bytes.MinRead)
+	if _, err := io.Copy(&body, http.MaxBytesReader(w, r.Body, MaxBytes)); err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			http.Error(w, fmt.Sprintf("more than %d bytes", MaxBytes), http.StatusRequestEntityTooLarge)
+			return
+		}
+		http.Error(w, "the request did not come in full", http.StatusBadRequest)
+		return
+	}
+	req, err := decodeRequest(body.Bytes())
+	switch {
+	case errors.Is(err, errTooMany):
+		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+		return
+	case err != nil:
+		s.faults.Warn("unreadable", "a look-up that cannot be read was refused", zap.String("from", r.RemoteAddr), zap.Error(err))
+		http.Error(w, "not a look-up that this version reads", http.StatusBadRequest)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), req.budget)
+	defer cancel()
+	resp := s.answer.answer(ctx, req)
+	if resp.refusal != "" {
+		s.o.Log.Debug("look-up refused", zap.String("asker", req.asker), zap.String("from", r.RemoteAddr), zap.String("reason", resp.refusal))
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(resp.encode()) // the asker asks again
+}

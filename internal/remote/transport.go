@@ -1,0 +1,157 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// transport sends requests to pods, and to nobody else.
+type transport struct {
+	http    *http.Client
+	scheme  string
+	token   Token
+	allowed names
+}
+
+// newTransport makes one. dial is nil but in tests.
+func newTransport(o *ClientOptions, allowed names) *transport {
+	t := &transport{scheme: "http", token: o.Token, allowed: allowed}
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	rt := &http.Transport{
+		Proxy:                  nil, // pods are neighbours, whatever the environment says
+		DialContext:            dialer.DialContext,
+		MaxConnsPerHost:        maxPerOwner + 1, // look-ups, and a status
+		MaxIdleConnsPerHost:    maxPerOwner,
+		MaxIdleConns:           maxFlight,
+		IdleConnTimeout:        idleTimeout / 2, // before the other side ends it
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		DisableCompression:     true,
+		Protocols:              onlyHTTP1(),
+	}
+	if o.TLS != nil {
+		t.scheme = "https"
+		rt.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return dialTLS(ctx, dialer, o.TLS, network, address)
+		}
+	}
+	t.http = &http.Client{
+		Transport: rt,
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // whoever redirects is no pod
+		},
+	}
+	return t
+}
+
+const dialTimeout = 5 * time.Second
+
+// dialTLS dials with the certificates as they are now.
+func dialTLS(ctx context.Context, dialer *net.Dialer, conf func(string) (*tls.Config, error), network, address string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	c, err := conf(host)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(raw, c)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// statusError is an answer that is none.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e statusError) Error() string {
+	switch e.code {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return fmt.Sprintf("the other pod refuses this one's peer.token or certificate (HTTP %d)", e.code)
+	case http.StatusTooManyRequests:
+		return "the other pod has too many requests at a time"
+	}
+	return fmt.Sprintf("HTTP %d", e.code)
+}
+
+// errNotAllowed reports an address outside peer.allowed_names.
+var errNotAllowed = errors.New("its host is not in peer.allowed_names")
+
+// errNoAddress reports an address that is not host:port and nothing else. It
+// comes from another member, who may have written anything.
+var errNoAddress = errors.New("it is not host:port")
+
+func (t *transport) url(address, path string) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || strings.ContainsAny(host, "/@?#\\ \t\r\n") {
+		return "", errNoAddress
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", errNoAddress
+	}
+	if !t.allowed.has(host) {
+		return "", errNotAllowed
+	}
+	u := url.URL{Scheme: t.scheme, Host: net.JoinHostPort(host, port), Path: path}
+	return u.String(), nil
+}
+
+// do sends one request and returns at most limit bytes of its answer.
+func (t *transport) do(ctx context.Context, method, address, path string, body []byte, limit int64) ([]byte, error) {
+	u, err := t.url(address, path)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w", address, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w", address, err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", contentType)
+	}
+	if t.token != nil {
+		token, err := t.token()
+		if err != nil {
+			return nil, fmt.Errorf("reading peer.token: %w", err)
+		}
+		req.Header.Set("Authorization", bearer+token)
+	}
+	resp, err := t.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // so that the connection is used again
+		return nil, statusError{resp.StatusCode, string(text)}
+	}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("the answer has more than %d bytes", limit)
+	}
+	return data, nil
+}
+
+func (t *transport) close() { t.http.CloseIdleConnections() }
