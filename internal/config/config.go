@@ -116,7 +116,7 @@ type Join struct {
 	MaxWaiting     int           `mapstructure:"max_waiting" doc:"How many notifications of a pod may wait; one more is a miss at once."`
 	History        time.Duration `mapstructure:"history" doc:"How far behind a symbol's newest event time its older prices are kept."`
 	MaxIdle        time.Duration `mapstructure:"max_idle" doc:"How long to wait for the other input once it is known to be caught up."`
-	RemoteLookup   bool          `mapstructure:"remote_lookup" doc:"Whether the owning pod is asked for a price that is not here; until look-ups are in this version, as false."`
+	RemoteLookup   bool          `mapstructure:"remote_lookup" doc:"Whether the owning pod is asked for a price that is not here; if not, it is a miss."`
 	RemoteTimeout  time.Duration `mapstructure:"remote_timeout" doc:"How long one such attempt may take."`
 	RemotePatience time.Duration `mapstructure:"remote_patience" doc:"How long all attempts for one notification may take."`
 }
@@ -150,7 +150,7 @@ type Peer struct {
 	TLS          PeerTLS  `mapstructure:"tls" doc:"Encryption between pods; files are read again when they rotate."`
 	Token        Secret   `mapstructure:"token" doc:"Token that pods show each other, only with TLS; better given by token_file."`
 	TokenFile    string   `mapstructure:"token_file" doc:"File that holds the token, instead of token."`
-	AllowedNames []string `mapstructure:"allowed_names" doc:"Hosts that may be dialled; empty: all."`
+	AllowedNames []string `mapstructure:"allowed_names" doc:"Hosts that may be dialled: names, *.names below one, addresses, ranges such as 10.0.0.0/8; empty: all."`
 }
 
 // PeerTLS encrypts requests between pods.

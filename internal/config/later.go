@@ -20,9 +20,6 @@ func later() []gate {
 		{"group.instance_id", "static membership"},
 		{"group.leave", "static membership"},
 		{"group.stall_timeout", "the stall watch"},
-		{"join.on_unavailable", "look-ups between pods"},
-		{"join.remote_timeout", "look-ups between pods"},
-		{"join.remote_patience", "look-ups between pods"},
 		{"delivery.guarantee", "exactly-once delivery"},
 		{"delivery.transactional_id_prefix", "exactly-once delivery"},
 		{"state.dir", "checkpoints"},
@@ -30,7 +27,6 @@ func later() []gate {
 		{"peer.tls.enabled", "look-ups between pods"},
 		{"peer.token", "look-ups between pods"},
 		{"peer.token_file", "look-ups between pods"},
-		{"peer.allowed_names", "look-ups between pods"},
 	}
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -94,6 +95,16 @@ func plausibleHost(host string) bool {
 	return host != "" && !strings.ContainsAny(host, " \t\r\n:/@,[]\"'")
 }
 
+// plausibleHosts also accepts what stands for several: a star for what comes
+// before the first dot, a range of addresses.
+func plausibleHosts(entry string) bool {
+	if _, err := netip.ParsePrefix(entry); err == nil {
+		return true
+	}
+	rest := strings.TrimPrefix(entry, "*.")
+	return plausibleHost(rest) && !strings.Contains(rest, "*")
+}
+
 func validPort(port string) bool {
 	n, err := strconv.ParseUint(port, 10, 16)
 	return err == nil && strconv.FormatUint(n, 10) == port
@@ -119,8 +130,9 @@ func (f *checker) names() {
 	}
 	f.upgradeFrom()
 	for _, name := range f.config.Peer.AllowedNames {
-		if !plausibleHost(name) {
-			f.add("peer.allowed_names", fmt.Sprintf("%q is not the name of a host", name), "list host names or addresses without ports")
+		if !plausibleHosts(name) {
+			f.add("peer.allowed_names", fmt.Sprintf("%q is not the name of a host", name),
+				"list host names or addresses without ports; *.pods.example for all below it, 10.0.0.0/8 for a range")
 		}
 	}
 }
