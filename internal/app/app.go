@@ -164,8 +164,9 @@ func (a *App) Registry() *prometheus.Registry { return a.reg }
 // Member is the pod's standing in its group, for the demo and for tests.
 func (a *App) Member() *member.Member { return a.member }
 
-// Hottest returns the n symbols that this pod consumed most of lately.
-func (a *App) Hottest(n int) []keys.Hot { return a.keys.Hottest(n) }
+// Hottest returns the n symbols that this pod consumed most of lately, and how
+// many records there were of all.
+func (a *App) Hottest(n int) (hottest []keys.Hot, records uint64) { return a.keys.Hottest(n) }
 
 // Run joins the group and works until ctx ends, then stops gracefully within
 // shutdown.timeout. It returns nil after a clean stop, and an error that says

@@ -280,9 +280,12 @@ func TestHottest(t *testing.T) {
 		s.send("notifications", home(symbol), symbol, `{}`, time.Now())
 	}
 	s.alerts("enriched-alerts", n)
-	hot := first.Hottest(10)
-	if len(hot) != 2 || hot[0].Symbol != "BBCA" || hot[0].Share != 100.0/n || hot[1].Symbol != "BRK.B" || hot[1].Share != 10.0/n {
-		t.Errorf("hottest %v", hot)
+	hot, total := first.Hottest(10)
+	if total != n || len(hot) != 2 || hot[0].Symbol != "BBCA" || hot[0].Share != 100.0/n || hot[0].Records != 100 || hot[1].Symbol != "BRK.B" || hot[1].Share != 10.0/n {
+		t.Errorf("hottest %v of %d", hot, total)
+	}
+	if h := first.standing().Part.Hot; h.Total != n || len(h.Keys) != 2 || string(h.Keys[0].Symbol) != "BBCA" || h.Keys[0].Count != 100 {
+		t.Errorf("other pods are told of %+v", h)
 	}
 	const metric = "joiner_hottest_key_share_ratio"
 	want := 1.0 // BBCA's partition; BRK.B's has too few records to say
@@ -295,8 +298,9 @@ func TestHottest(t *testing.T) {
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	if _, series := sum(t, first.Registry(), metric, "notifications"); series != 0 || len(first.Hottest(10)) != 0 {
-		t.Errorf("%d series of a partition that has left, hottest %v", series, first.Hottest(10))
+	hot, total = first.Hottest(10)
+	if _, series := sum(t, first.Registry(), metric, "notifications"); series != 0 || len(hot) != 0 || total != 0 {
+		t.Errorf("%d series of a partition that has left, hottest %v of %d", series, hot, total)
 	}
 }
 

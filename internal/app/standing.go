@@ -20,6 +20,7 @@ func (a *App) standing() status.Local {
 			Ready: ready.Ready, Reasons: ready.Reasons,
 			Tasks: []status.Task{},
 			Joins: a.joins(),
+			Hot:   a.hot(),
 		},
 		Strategy: a.o.Config.Group.Strategy, Topics: a.topics, Directory: s.Directory,
 	}
@@ -49,6 +50,19 @@ func (a *App) joins() status.Joins {
 		}
 	}
 	return j
+}
+
+// hotKeys is how many of its keys a pod tells of: enough for one that is hot in
+// several pods to be found in each.
+const hotKeys = 100
+
+func (a *App) hot() status.Hot {
+	hottest, total := a.Hottest(hotKeys)
+	h := status.Hot{Total: total, Keys: make([]status.HotCount, 0, len(hottest))}
+	for _, k := range hottest {
+		h.Keys = append(h.Keys, status.HotCount{Symbol: []byte(k.Symbol), Count: k.Records})
+	}
+	return h
 }
 
 func (a *App) taskOf(t task.Status) status.Task {

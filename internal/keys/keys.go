@@ -64,34 +64,36 @@ func New(o Options) *Watch {
 	return w
 }
 
-// Hot is a symbol and its share of the records that were consumed lately, above
-// 0 and up to 1. It is what the symbol surely had of them, so it may be low, by
-// 1 % at most, and is never high but for the chance of sampling.
+// Hot is a symbol and what it surely had of the records that were consumed
+// lately: too few of them by 1 % of all at most, and never too many but for the
+// chance of sampling.
 type Hot struct {
-	Symbol string
-	Share  float64
+	Symbol  string
+	Records uint64
+	Share   float64 // of all records, above 0 and up to 1
 }
 
 // Hottest returns the n symbols with the most records, ticks and notifications
-// together, over all partitions of this pod, the hottest first. "Lately" is one
+// together, over all partitions of this pod, the hottest first, and the number
+// of all records, so that pods can be added up. "Lately" is one
 // to two minutes for a busy partition, the latest thousand or two of its records
 // for a quiet one; partitions without a record for ten minutes do not count. A
 // symbol is cut after 256 bytes and may not be UTF-8.
-func (w *Watch) Hottest(n int) []Hot {
-	sums, total := make(map[string]uint64), uint64(0)
+func (w *Watch) Hottest(n int) (hottest []Hot, total uint64) {
+	sums := make(map[string]uint64)
 	for _, p := range w.partitions() {
 		for i := range p.sides {
 			total += p.sides[i].addTo(sums, w.o.Now())
 		}
 	}
-	hottest := make([]Hot, 0, len(sums))
+	hottest = make([]Hot, 0, len(sums))
 	for symbol, count := range sums {
-		hottest = append(hottest, Hot{Symbol: symbol, Share: float64(count) / float64(total)})
+		hottest = append(hottest, Hot{Symbol: symbol, Records: count, Share: float64(count) / float64(total)})
 	}
 	slices.SortFunc(hottest, func(a, b Hot) int {
-		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Symbol, b.Symbol))
+		return cmp.Or(cmp.Compare(b.Records, a.Records), cmp.Compare(a.Symbol, b.Symbol))
 	})
-	return hottest[:min(max(n, 0), len(hottest))]
+	return hottest[:min(max(n, 0), len(hottest))], total
 }
 
 func (w *Watch) partitions() []*Partition {

@@ -72,12 +72,17 @@ func (s *stage) take(p *Partition, side record.Side, keys ...[]byte) {
 	p.Judged(side, len(keys), misplaced)
 }
 
+func (s *stage) hottest(n int) []Hot {
+	h, _ := s.Hottest(n)
+	return h
+}
+
 func symbol(i int) []byte { return fmt.Appendf(nil, "SYM%04d.JK", i) }
 
 func TestSharesOfAQuietPartitionAreExact(t *testing.T) {
 	s := newStage(t, 1, placement.Options{})
 	p := s.Partition(0)
-	if _, ok := p.Share(record.Notification); ok || len(s.Hottest(9)) != 0 {
+	if _, ok := p.Share(record.Notification); ok || len(s.hottest(9)) != 0 {
 		t.Error("a share of nothing")
 	}
 	for i := range enough {
@@ -93,14 +98,15 @@ func TestSharesOfAQuietPartitionAreExact(t *testing.T) {
 	if share, ok := p.Share(record.Market); !ok || share != 1 {
 		t.Errorf("the share of the only symbol is %v, %t", share, ok)
 	}
-	want := []Hot{{"SYM0009.JK", 0.5}, {"SYM0002.JK", 0.25}, {"SYM0000.JK", 0.125}, {"SYM0001.JK", 0.125}}
-	if got := s.Hottest(9); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%v, want %v", got, want)
+	want := []Hot{{"SYM0009.JK", 100, 0.5}, {"SYM0002.JK", 50, 0.25}, {"SYM0000.JK", 25, 0.125}, {"SYM0001.JK", 25, 0.125}}
+	got, total := s.Hottest(9)
+	if fmt.Sprint(got) != fmt.Sprint(want) || total != 200 {
+		t.Errorf("%v of %d, want %v", got, total, want)
 	}
-	if got := s.Hottest(1); fmt.Sprint(got) != fmt.Sprint(want[:1]) {
+	if got := s.hottest(1); fmt.Sprint(got) != fmt.Sprint(want[:1]) {
 		t.Errorf("%v, want %v", got, want[:1])
 	}
-	if got := s.Hottest(-1); len(got) != 0 {
+	if got := s.hottest(-1); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
 }
@@ -163,7 +169,7 @@ func TestSharesForget(t *testing.T) {
 		s.take(p, record.Market, symbol(0)) // a look comes, and the window has had its time
 	}
 	fill(1)
-	if got := s.Hottest(9); len(got) != 2 {
+	if got := s.hottest(9); len(got) != 2 {
 		t.Errorf("the window before is gone at once: %v", got)
 	}
 	s.now = s.now.Add(span)
@@ -171,13 +177,13 @@ func TestSharesForget(t *testing.T) {
 		s.take(p, record.Market, symbol(1))
 	}
 	fill(2)
-	for _, h := range s.Hottest(9) {
+	for _, h := range s.hottest(9) {
 		if h.Symbol == string(symbol(0)) && h.Share > 0.1 {
 			t.Errorf("what was hot two windows ago still is: %v", h)
 		}
 	}
 	s.now = s.now.Add(stale + time.Second)
-	if got := s.Hottest(9); len(got) != 0 {
+	if got := s.hottest(9); len(got) != 0 {
 		t.Errorf("after ten minutes of nothing: %v", got)
 	}
 	if _, ok := p.Share(record.Market); ok {
@@ -190,19 +196,19 @@ func TestHottestOverPartitionsThatComeAndGo(t *testing.T) {
 	old, other := s.Partition(3), s.Partition(4)
 	s.take(old, record.Market, symbol(0), symbol(0))
 	s.take(other, record.Notification, symbol(0), symbol(1))
-	if got := s.Hottest(1); fmt.Sprint(got) != "[{SYM0000.JK 0.75}]" {
+	if got := s.hottest(1); fmt.Sprint(got) != "[{SYM0000.JK 3 0.75}]" {
 		t.Errorf("%v", got)
 	}
 	fresh := s.Partition(3) // comes back before the old one has gone
 	s.take(fresh, record.Market, symbol(2), symbol(2))
 	old.Close()
-	if got := s.Hottest(1); fmt.Sprint(got) != "[{SYM0002.JK 0.5}]" {
+	if got := s.hottest(1); fmt.Sprint(got) != "[{SYM0002.JK 2 0.5}]" {
 		t.Errorf("%v", got)
 	}
 	fresh.Close()
 	fresh.Close()
 	other.Close()
-	if got := s.Hottest(1); len(got) != 0 {
+	if got := s.hottest(1); len(got) != 0 {
 		t.Errorf("nobody is left, but %v", got)
 	}
 }
@@ -210,7 +216,7 @@ func TestHottestOverPartitionsThatComeAndGo(t *testing.T) {
 func TestLongSymbolsAreCut(t *testing.T) {
 	s := newStage(t, 1, placement.Options{})
 	s.take(s.Partition(0), record.Market, []byte(strings.Repeat("x", 1<<20)))
-	if got := s.Hottest(1); len(got) != 1 || got[0].Symbol != strings.Repeat("x", maxSymbol) {
+	if got := s.hottest(1); len(got) != 1 || got[0].Symbol != strings.Repeat("x", maxSymbol) {
 		t.Errorf("%d symbols, the first of %d bytes", len(got), len(got[0].Symbol))
 	}
 }

@@ -28,7 +28,7 @@ type Hot struct {
 	Keys  []HotCount `json:"keys"`  // the most frequent ones, most frequent first
 }
 
-// HotCount is a key and how often it came, at most.
+// HotCount is a key and how often it came, at least.
 type HotCount struct {
 	Symbol []byte `json:"symbol"`
 	Count  uint64 `json:"count"`

@@ -27,9 +27,9 @@ func TestKeysAreWatched(t *testing.T) {
 		w.note("stray note", 2001)
 		synctest.Wait()
 
-		want := "[{BBCA 0.6} {stray note 0.2} {stray tick 0.2}]"
-		if got := fmt.Sprint(w.watch.Hottest(9)); got != want {
-			t.Errorf("hottest %s, want %s", got, want)
+		want := "[{BBCA 3 0.6} {stray note 1 0.2} {stray tick 1 0.2}]"
+		if got, total := w.watch.Hottest(9); fmt.Sprint(got) != want || total != 5 {
+			t.Errorf("hottest %v of %d, want %s", got, total, want)
 		}
 		notes := w.watch.Notes()
 		if len(notes) != 2 ||
@@ -38,8 +38,8 @@ func TestKeysAreWatched(t *testing.T) {
 			t.Errorf("notes %q", notes)
 		}
 		w.stop()
-		if got := w.watch.Hottest(9); len(got) != 0 {
-			t.Errorf("the task has gone, its symbols have not: %v", got)
+		if got, total := w.watch.Hottest(9); len(got) != 0 || total != 0 {
+			t.Errorf("the task has gone, its symbols have not: %v of %d", got, total)
 		}
 	})
 }
