@@ -32,7 +32,7 @@ func (w wantFinding) is(f Finding) bool {
 }
 
 // assertExactly compares the findings that are not ok with those wanted.
-func assertExactly(t *testing.T, got []Finding, want []wantFinding) {
+func assertExactly(t testing.TB, got []Finding, want []wantFinding) {
 	t.Helper()
 	left := slices.Clone(want)
 	for _, f := range got {
@@ -58,7 +58,7 @@ func TestHealthy(t *testing.T) {
 }
 
 // assertShape holds for every report, whatever is wrong.
-func assertShape(t *testing.T, findings []Finding) {
+func assertShape(t testing.TB, findings []Finding) {
 	t.Helper()
 	seen := make(map[string]bool)
 	for _, f := range findings {
