@@ -11,6 +11,7 @@ package cluster
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,9 @@ type Options struct {
 	// Secure asks for the listeners, users and ACLs of test/kafka/up --secure.
 	// It implies Private.
 	Secure bool
+	// TokenLifetime is how long the tokens of a secured cluster's endpoint are
+	// valid; 0 is 5 minutes.
+	TokenLifetime time.Duration
 }
 
 // Cluster is a running cluster.
@@ -63,6 +67,7 @@ type Cluster struct {
 
 	scripts string
 	owned   bool
+	env     []string // of the scripts, besides this process's own
 	names   atomic.Int64
 }
 
@@ -128,6 +133,7 @@ func (c *Cluster) up(ctx context.Context, opts Options) (map[string]string, erro
 	}
 	if opts.Secure {
 		args = append(args, "--secure")
+		c.env = append(c.env, "KAFKA_TOKEN_LIFETIME="+cmp.Or(opts.TokenLifetime, 5*time.Minute).String())
 	}
 	for _, s := range opts.Settings {
 		args = append(args, "--set", s)
@@ -390,7 +396,7 @@ func (c *Cluster) bootstrap() string { return strings.Join(c.Brokers, ",") }
 // script runs one of test/kafka's scripts on this cluster's directory.
 func (c *Cluster) script(ctx context.Context, stdin io.Reader, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.scripts, name), args...)
-	cmd.Env = append(os.Environ(), "KAFKA_DIR="+c.Dir)
+	cmd.Env = append(append(os.Environ(), "KAFKA_DIR="+c.Dir), c.env...)
 	return run(cmd, stdin)
 }
 

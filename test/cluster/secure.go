@@ -119,7 +119,10 @@ func (c *Cluster) Revoke(t testing.TB, acls ...ACL) {
 			if err == nil && len(gone) != 1 {
 				err = fmt.Errorf("%d ACLs match", len(gone))
 			}
-			return err
+			if err != nil {
+				return fmt.Errorf("taking away %s: %w", a, err)
+			}
+			return nil
 		})
 	}
 }
@@ -128,21 +131,20 @@ func (c *Cluster) Revoke(t testing.TB, acls ...ACL) {
 // for connections made from now on.
 func (c *Cluster) SetSCRAMPassword(t testing.TB, user, password string) {
 	t.Helper()
-	c.administer(t, func(admin sarama.ClusterAdmin) error {
-		var upserts []sarama.AlterUserScramCredentialsUpsert
-		for _, mechanism := range []sarama.ScramMechanismType{sarama.SCRAM_MECHANISM_SHA_256, sarama.SCRAM_MECHANISM_SHA_512} {
-			upserts = append(upserts, sarama.AlterUserScramCredentialsUpsert{
+	// Brokers take no two credentials of a user in one request.
+	for _, mechanism := range []sarama.ScramMechanismType{sarama.SCRAM_MECHANISM_SHA_256, sarama.SCRAM_MECHANISM_SHA_512} {
+		c.administer(t, func(admin sarama.ClusterAdmin) error {
+			results, err := admin.UpsertUserScramCredentials([]sarama.AlterUserScramCredentialsUpsert{{
 				Name: user, Mechanism: mechanism, Iterations: 4096, Salt: []byte("salt of the tests"), Password: []byte(password),
-			})
-		}
-		results, err := admin.UpsertUserScramCredentials(upserts)
-		for _, r := range results {
-			if !errors.Is(r.ErrorCode, sarama.ErrNoError) {
-				err = errors.Join(err, r.ErrorCode)
+			}})
+			for _, r := range results {
+				if !errors.Is(r.ErrorCode, sarama.ErrNoError) {
+					err = errors.Join(err, r.ErrorCode)
+				}
 			}
-		}
-		return err
-	})
+			return err
+		})
+	}
 }
 
 // SetPlainPassword changes the user's password of PLAIN, which a broker reads

@@ -131,12 +131,13 @@ tokens_alive() {
 	tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF -- "$1/secure/secure"
 }
 
-# start_tokens DIR: starts the token endpoint and waits until it answers.
+# start_tokens DIR: starts the token endpoint and waits until it answers. Its
+# tokens are valid for KAFKA_TOKEN_LIFETIME (5m).
 start_tokens() {
 	local dir=$1/secure port deadline=$((SECONDS + 30))
 	port=$(cat "$dir/token.port")
 	: >"$dir/token.out"
-	setsid "$dir/secure" -http "127.0.0.1:$port" -https "127.0.0.1:$((port + 1))" serve "$dir" \
+	setsid "$dir/secure" -lifetime "${KAFKA_TOKEN_LIFETIME:-5m}" -http "127.0.0.1:$port" -https "127.0.0.1:$((port + 1))" serve "$dir" \
 		>"$dir/token.out" 2>"$dir/token.log" </dev/null 9>&- &
 	echo $! >"$dir/token.pid"
 	# Its name in /proc changes with the exec: until then it is not alive.
