@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -330,6 +332,7 @@ type Readiness struct {
 	Restoring bool     `json:"restoring"`
 	CaughtUp  bool     `json:"caught_up"`
 	Reasons   []string `json:"reasons"`
+	Notes     []string `json:"notes"`
 }
 
 // Readiness asks /readyz. The status must say the same as the body.
@@ -459,6 +462,33 @@ func (m Metrics) Sum(name string, labels ...string) float64 {
 		sum += s.Value
 	}
 	return sum
+}
+
+// Quantile estimates a quantile of a histogram of seconds over all samples with
+// these labels, as Prometheus does: linearly within its bucket. It is 0 where
+// nothing was observed.
+func (m Metrics) Quantile(q float64, name string, labels ...string) time.Duration {
+	upTo := make(map[float64]float64) // counts, cumulative, by upper bound
+	for _, s := range m.Find(name+"_bucket", labels...) {
+		bound, err := strconv.ParseFloat(s.Labels["le"], 64)
+		if err != nil {
+			continue
+		}
+		upTo[bound] += s.Value
+	}
+	rank := q * m.Sum(name+"_count", labels...)
+	lower, below := 0.0, 0.0
+	for _, bound := range slices.Sorted(maps.Keys(upTo)) {
+		if upTo[bound] >= rank && upTo[bound] > below {
+			if math.IsInf(bound, 1) {
+				break
+			}
+			lower += (bound - lower) * (rank - below) / (upTo[bound] - below)
+			break
+		}
+		lower, below = bound, upTo[bound]
+	}
+	return time.Duration(lower * float64(time.Second))
 }
 
 // Pods are processes of one group.

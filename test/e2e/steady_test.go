@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -24,6 +25,7 @@ type Steady struct {
 	sync          sarama.SyncProducer
 	symbols       []string
 	market, notif atomic.Int32 // partitions of the topics
+	beats         atomic.Int64 // sendings done
 
 	stop, done chan struct{}
 	sent       [2]int        // ticks, notifications; valid once done
@@ -89,7 +91,8 @@ func (s *Steady) Stop() (ticks, notes int) {
 	return s.sent[0], s.sent[1]
 }
 
-// Grown has records of a topic that has grown placed under its new count.
+// Grown has records of a topic that has grown placed under its new count, and
+// returns once none that was placed under the old one is still on its way.
 func (s *Steady) Grown(topic string, partitions int32) {
 	s.w.t.Helper()
 	await(s.w.t, fmt.Sprintf("the producer to see %d partitions of %s", partitions, topic), func() error {
@@ -104,9 +107,21 @@ func (s *Steady) Grown(topic string, partitions int32) {
 	})
 	if topic == s.w.Market {
 		s.market.Store(partitions)
-		return
+	} else {
+		s.notif.Store(partitions)
 	}
-	s.notif.Store(partitions)
+	from := s.beats.Load()
+	await(s.w.t, "the steady producer to send what it had placed", func() error {
+		select {
+		case <-s.done:
+			return nil // Stop tells why
+		default:
+		}
+		if s.beats.Load() == from {
+			return errors.New("it still sends")
+		}
+		return nil
+	})
 }
 
 func (s *Steady) run() {
@@ -129,6 +144,7 @@ func (s *Steady) run() {
 			s.err = err
 			return
 		}
+		s.beats.Add(1)
 	}
 }
 

@@ -57,6 +57,22 @@ func NewWorldOn(t testing.TB, c *cluster.Cluster, partitions int32, configs map[
 	return w
 }
 
+// Beside is another group that reads the same inputs, with outputs of its own.
+func (w *World) Beside() *World {
+	w.t.Helper()
+	other := *w
+	other.Group, other.Alerts, other.Dead = w.Name("group"), w.Name("alerts"), w.Name("dead")
+	for _, topic := range []string{other.Alerts, other.Dead} {
+		w.Topic(w.t, topic, w.Partitions, nil)
+	}
+	other.Settings = maps.Clone(w.Settings)
+	maps.Copy(other.Settings, Settings{
+		"group.id": other.Group, "topics.enriched_alerts": other.Alerts, "topics.dead_letters": other.Dead,
+	})
+	other.pods = 10 * (w.pods + 1) // their names tell the groups apart
+	return &other
+}
+
 // Start runs one more pod, with these settings over the world's (nil: none).
 func (w *World) Start(settings Settings) *Proc {
 	w.t.Helper()
