@@ -80,7 +80,7 @@ func foreign(t *testing.T, produceTicks, produceNotes func(*World, string, []clu
 	w.AwaitCount(w.Alerts, int64(len(notes)), pods)
 	w.AwaitNoLag()
 	metrics := pods.Metrics()
-	noted := notesOf(pods)
+	noted, findings := notesOf(pods), w.Check()
 	pods.Stop()
 
 	misplaced, remote := 0, 0
@@ -122,6 +122,7 @@ func foreign(t *testing.T, produceTicks, produceNotes func(*World, string, []clu
 	}
 	foreignMetrics(t, w, metrics, notes, notePartitioner, remote)
 	foreignNoted(t, noted, notePartitioner)
+	foreignChecked(w, findings, notePartitioner)
 	t.Logf("%d alerts, %d of them remote; %d misplaced notifications; look-ups: %s", len(notes), remote, misplaced, metrics.lookups())
 }
 
@@ -147,6 +148,27 @@ func foreignNoted(t *testing.T, noted, partitioner string) {
 	}
 	if !strings.Contains(noted, partitioner) {
 		t.Errorf("no pod names %s: %s", partitioner, noted)
+	}
+}
+
+// foreignChecked looks at what `joiner check` finds: it names the likely
+// partitioner of the notifications' producer where it is not the configured one.
+func foreignChecked(w *World, findings []finding, partitioner string) {
+	w.t.Helper()
+	want := map[string]string{w.Market: "ok", w.Notes: "ok"}
+	if partitioner != "murmur2" {
+		want[w.Notes] = "warning"
+	}
+	for topic, status := range want {
+		found, ok := findingOf(findings, "key_placement", topic)
+		if !ok || found.Status != status {
+			w.t.Errorf("check finds %+v about the keys of %s, want %s; all it finds: %+v", found, topic, status, findings)
+			continue
+		}
+		if status == "warning" && !strings.Contains(found.Message, partitioner) {
+			w.t.Errorf("check does not name %s: %s", partitioner, found.Message)
+		}
+		w.t.Logf("check: %s", found.Message)
 	}
 }
 
