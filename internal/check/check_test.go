@@ -1,0 +1,129 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"joiner/internal/embedded"
+	"joiner/test/cluster"
+)
+
+// embeddedStage is a stage on an embedded broker, which tells less of its
+// settings than a real one.
+func embeddedStage(t *testing.T) *stage {
+	t.Helper()
+	fake, err := embedded.Start(embedded.Options{Brokers: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(fake.Close)
+	return newStage(t, &cluster.Cluster{Brokers: fake.Addrs()})
+}
+
+// TestSampled looks at what comes from records and the group, on an embedded
+// broker: a cheap version of TestKafkaCheck.
+func TestSampled(t *testing.T) {
+	s := embeddedStage(t)
+	names := topics{s.market(6, nil), s.notes(6, nil), s.output("alerts", 6, nil), s.output("dead", 6, nil)}
+	s.write(batch{topic: names.market, partitioner: "fnv1a", n: 6, records: 600, symbols: 60, value: func(i int) string {
+		if i%100 == 0 {
+			return `{"price": "about 9150"}`
+		}
+		return `{"price": 9150.25}`
+	}, at: func(i int) time.Time { return time.Now().Add(-time.Duration(i) * time.Second) }})
+	s.write(batch{
+		topic: names.notes, partitioner: "crc32", n: 6, records: 600, symbols: 60, hot: 3,
+		at: func(int) time.Time { return time.Now().Add(time.Minute) },
+	})
+	o := s.options(names)
+	s.joins(o.Kafka.GroupID, future{sarama.NewBalanceStrategyRange()}, names.market, names.notes)
+	who := "member " + member(s.members(o, 1)[0])
+	report, err := Run(s.ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	assertShape(t, report.Findings)
+	judged := []string{
+		"bootstrap", "brokers", "rights", "input_topics", "output_topics", "partition_counts", "market_order", "committed_offsets",
+		"records", "key_placement", "hot_keys", "clock_skew", "group_protocol", "group_members", "group_release", "replicas",
+	}
+	assertExactly(t, slices.DeleteFunc(report.Findings, func(f Finding) bool { return !slices.Contains(judged, f.ID) }), []wantFinding{
+		{"market_order", Warning, names.market, "534 of 600 sampled ticks are older", "in the order"},
+		{"records", Warning, names.market, "6 of 600 sampled records cannot be joined: invalid_price", "market.price"},
+		{"key_placement", Warning, names.market, "fnv1a explains 100% of the keys", "topics.market_updates_partitioner: fnv1a"},
+		{"key_placement", Warning, names.notes, "crc32 explains 100% of the keys", "topics.notifications_partitioner: crc32"},
+		{"hot_keys", Warning, names.notes, `key "GOTO" is about 3`, "topics.reserved"},
+		{"clock_skew", Warning, names.notes, "ahead of this machine's clock", "NTP"},
+		{"group_release", Warning, who, "it writes format 9", "finish the upgrade"},
+	})
+}
+
+// A tail is sampled within its bounds, at its newest end.
+func TestSampleIsBounded(t *testing.T) {
+	s := embeddedStage(t)
+	names := topics{s.market(1, nil), s.notes(1, nil), s.output("alerts", 1, nil), s.output("dead", 1, nil)}
+	const written = sampleRecords + 2000
+	s.write(batch{topic: names.notes, partitioner: "murmur2", n: 1, records: written, symbols: 300})
+	o := s.options(names).withDefaults()
+	f, err := gather(s.ctx, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := f.Inputs[1].Partitions[0]
+	if p.Err != nil || p.End != written || p.Sample.Records != sampleRecords {
+		t.Errorf("%d records sampled of %d, err %v", p.Sample.Records, p.End, p.Err)
+	}
+}
+
+// A server that takes connections and says nothing must not hold the check up:
+// the test ends, and says that nothing could be looked at.
+func TestSilentServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	s := &stage{Cluster: &cluster.Cluster{Brokers: []string{l.Addr().String()}}, t: t}
+	o := s.options(topics{"m", "n", "a", "d"})
+	o.Timeout = time.Second
+	report, err := Run(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	assertShape(t, report.Findings)
+	if report.Failed != 1 || report.Findings[1].ID != "bootstrap" || report.Findings[1].Status != Failure {
+		t.Errorf("got %+v", report.Findings[:3])
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	s := &stage{Cluster: &cluster.Cluster{Brokers: []string{"127.0.0.1:1"}}, t: t}
+	o := s.options(topics{"m", "n", "a", "d"})
+	ctx, cancel := context.WithCancelCause(context.Background())
+	why := errors.New("somebody has lost patience")
+	cancel(why)
+	if _, err := Run(ctx, o); !errors.Is(err, why) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	s := &stage{Cluster: &cluster.Cluster{Brokers: []string{"127.0.0.1:1"}}, t: t}
+	for name, change := range map[string]func(*Options){
+		"no time":           func(o *Options) { o.Timeout = time.Millisecond },
+		"negative replicas": func(o *Options) { o.Replicas = -1 },
+		"no brokers":        func(o *Options) { o.Kafka.Brokers = nil },
+	} {
+		o := s.options(topics{"m", "n", "a", "d"})
+		change(&o)
+		if _, err := Run(context.Background(), o); !errors.Is(err, ErrOptions) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
