@@ -104,10 +104,15 @@ func (c check) answer(j *judgement) (findings []Finding) {
 // unseen is the finding where something could not be looked at. right is what
 // looking needs on resource.
 func unseen(subject, right, resource string, err error) Finding {
-	if denied(err) {
+	if right != "" && denied(err) {
 		return warn(subject, grant(right, resource), "could not be looked at: %s on %s is missing", right, resource)
 	}
 	return warn(subject, "see what bootstrap and brokers say; else give it more time (--timeout)", "could not be looked at: %v", err)
+}
+
+// untold is the finding where a broker does not have a setting.
+func untold(subject, name string) Finding {
+	return warn(subject, "see whether every broker is Apache Kafka 2.8 or newer", "could not be looked at: the broker does not tell %s", name)
 }
 
 func grant(right, resource string) string {

@@ -101,7 +101,7 @@ func (j *judgement) outage() time.Duration {
 func (j *judgement) judgeMinCompactionLag(topic string, s settings, worst lag) Finding {
 	keeps, known := s.millis("min.compaction.lag.ms")
 	if !known {
-		return warn(topic, "", "could not be looked at: the broker does not tell min.compaction.lag.ms")
+		return untold(topic, "min.compaction.lag.ms")
 	}
 	want := max(j.outage(), 2*worst.time, j.History)
 	set := fmt.Sprintf("set min.compaction.lag.ms to %d or more", max(time.Hour, 2*want).Milliseconds())

@@ -237,8 +237,16 @@ const transactionTimeout = 10 * time.Second
 
 func judgeBrokerSettings(j *judgement) []Finding {
 	var findings []Finding
+	var hidden error
 	for _, v := range j.facts.Brokers {
+		if v.Err == nil && denied(v.Settings.Err) {
+			hidden = v.Settings.Err
+			continue
+		}
 		findings = append(findings, j.judgeSettingsOf(v)...)
+	}
+	if hidden != nil { // the right is one on the whole cluster
+		findings = append(findings, unseen("brokers", "DescribeConfigs", "the cluster", hidden))
 	}
 	if len(findings) == 0 {
 		return []Finding{warn("brokers", "see bootstrap", "could not be looked at: no broker answers")}
@@ -248,7 +256,7 @@ func judgeBrokerSettings(j *judgement) []Finding {
 
 func (j *judgement) judgeSettingsOf(v kafka.Visit) []Finding {
 	if err := cmp.Or(v.Err, v.Settings.Err); err != nil {
-		return []Finding{unseen(broker(v), "DescribeConfigs", "the cluster", err)}
+		return []Finding{unseen(broker(v), "", "", err)}
 	}
 	s := settings(v.Settings.Values)
 	var findings []Finding

@@ -170,7 +170,7 @@ func judgeMessageSize(j *judgement) []Finding {
 		}
 		n, known := s.number("max.message.bytes")
 		if !known {
-			unknown := warn(topic, "", "could not be looked at: the broker does not tell max.message.bytes")
+			unknown := untold(topic, "max.message.bytes")
 			return 0, &unknown
 		}
 		return n, nil

@@ -111,9 +111,12 @@ func (j *judgement) likely(side record.Side) (who, remedy string) {
 	}
 	all, some := facts.Keys, facts.Misplaced
 	switch {
-	case all.Name != "" && !strings.HasSuffix(all.Name, placement.OverAll) && all.Name != j.Inputs[side].Partitioner:
+	case strings.HasSuffix(all.Name, placement.OverAll):
 		return fmt.Sprintf("%s explains %s of the keys", all.Name, percent(all.Share)),
-			fmt.Sprintf("set %s: %s, or have the producers use %s, as the other input's do", key, all.Name, j.Inputs[side].Partitioner)
+			"have the producers leave the partitions of topics.reserved to their symbols, or take them out of topics.reserved"
+	case all.Name != "" && all.Name != j.Inputs[side].Partitioner:
+		return fmt.Sprintf("%s explains %s of the keys", all.Name, percent(all.Share)),
+			fmt.Sprintf("set %s: %s, or have the producers use %s", key, all.Name, j.Inputs[side].Partitioner)
 	case some.Name != "":
 		return fmt.Sprintf("%s explains %s of those", some.Name, percent(some.Share)),
 			fmt.Sprintf("find the producer that places keys by %s, and have it use %s", some.Name, j.Inputs[side].Partitioner)

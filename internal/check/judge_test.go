@@ -14,6 +14,7 @@ import (
 	"joiner/internal/assign"
 	"joiner/internal/hot"
 	"joiner/internal/kafka"
+	"joiner/internal/placement"
 	"joiner/internal/record"
 )
 
@@ -224,9 +225,11 @@ func TestJudge(t *testing.T) {
 		},
 		"brokers' settings hidden": {
 			func(_ *Options, f *Facts) {
-				f.Brokers[0].Settings = kafka.Settings{Err: sarama.ErrClusterAuthorizationFailed}
+				for i := range f.Brokers {
+					f.Brokers[i].Settings = kafka.Settings{Err: sarama.ErrClusterAuthorizationFailed}
+				}
 			},
-			[]wantFinding{{"broker_settings", Warning, "broker 1 (a:9092)", "DescribeConfigs on the cluster is missing", "grant DescribeConfigs on the cluster"}},
+			[]wantFinding{{"broker_settings", Warning, "brokers", "DescribeConfigs on the cluster is missing", "grant DescribeConfigs on the cluster"}},
 		},
 		"transactions too short": {
 			func(o *Options, f *Facts) {
@@ -552,6 +555,24 @@ func TestJudge(t *testing.T) {
 				f.Inputs[record.Market].Misplaced = Suspect{"fnv1a", 1, 30}
 			}),
 			[]wantFinding{{"key_placement", Failure, "market-updates", "counted as misses (join.remote_lookup: false); fnv1a explains 100% of those", "find the producer that places keys by fnv1a"}},
+		},
+		"a producer that does not know of reserved partitions": {
+			all(each(record.Notification, func(p *PartitionFacts) { p.Sample.Misplaced = 800 }), func(_ *Options, f *Facts) {
+				f.Inputs[record.Notification].Keys = Suspect{"murmur2" + placement.OverAll, 0.99, 400}
+			}),
+			[]wantFinding{{"key_placement", Warning, "notifications", "murmur2 over all partitions explains 99% of the keys", "topics.reserved"}},
+		},
+		"settings that brokers do not tell": {
+			func(_ *Options, f *Facts) {
+				delete(f.Settings[marketTopic].Values, "min.compaction.lag.ms")
+				delete(f.Settings[noteTopic].Values, "max.message.bytes")
+				delete(f.Settings[deadTopic].Values, "min.insync.replicas")
+			},
+			[]wantFinding{
+				{"market_compaction_lag", Warning, "market-updates", "does not tell min.compaction.lag.ms", "2.8"},
+				{"message_size", Warning, "notifications", "does not tell max.message.bytes", "2.8"},
+				{"min_insync_replicas", Warning, "enriched-alerts-dlq", "does not tell min.insync.replicas", "2.8"},
+			},
 		},
 		"a partitioner that nobody knows": {
 			one(record.Market, func(p *PartitionFacts) { p.Sample.Misplaced = 40 }),

@@ -221,7 +221,7 @@ func judgeMinInSync(j *judgement) []Finding {
 func judgeMinInSyncOf(topic string, l kafka.Layout, s settings, output bool) Finding {
 	n, known := s.number("min.insync.replicas")
 	if !known {
-		return warn(topic, "", "could not be looked at: the broker does not tell min.insync.replicas")
+		return untold(topic, "min.insync.replicas")
 	}
 	replicas, inSync := copies(l)
 	refuse, who := warn, "its producers'"
