@@ -49,6 +49,8 @@ type Status struct {
 	// Ready: assigned, restored and caught up. Reasons says what is lacking.
 	Ready   bool
 	Reasons []string
+	// Ended: it runs no more, though nobody has stopped it.
+	Ended bool
 	// Owned are the partitions of the last assignment, by input topic.
 	Owned map[string][]int32
 }
@@ -60,6 +62,9 @@ type PodOptions struct {
 	Group    string
 	Strategy string
 	Topics   Topics
+	// HTTPListen is where its probes and pages listen, host:port; empty: a free
+	// port of loopback.
+	HTTPListen string
 }
 
 // PodFactory starts a pod and returns without waiting until it is ready. The

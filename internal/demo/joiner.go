@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -23,6 +24,23 @@ func Joiners(build app.Build, log *zap.Logger) PodFactory {
 	return func(_ context.Context, o PodOptions) (Pod, error) { return startJoiner(build, log, o) }
 }
 
+// LiveJoiners is Joiners for the live demo.
+func LiveJoiners(build app.Build, log *zap.Logger) func(context.Context, PodOptions) (LivePod, error) {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	return func(_ context.Context, o PodOptions) (LivePod, error) { return startJoiner(build, log, o) }
+}
+
+// Page implements LivePod.
+func (j *joiner) Page() string {
+	addr := j.app.Addr()
+	if addr == nil {
+		return ""
+	}
+	return "http://" + addr.String() + "/"
+}
+
 // joiner is an app that runs.
 type joiner struct {
 	app    *app.App
@@ -36,7 +54,7 @@ type joiner struct {
 func startJoiner(build app.Build, log *zap.Logger, o PodOptions) (*joiner, error) {
 	reg := prometheus.NewRegistry()
 	a, err := app.New(app.Options{
-		Config: joinerConfig(o), Registry: reg, Logger: log.Named(o.Name), Build: build,
+		Config: joinerConfig(o), Registry: reg, Logger: log.Named(o.Name), Build: build, Identity: o.Name,
 	})
 	if err != nil {
 		return nil, err
@@ -64,8 +82,8 @@ func joinerConfig(o PodOptions) config.Config {
 	c.Group.ID = o.Group
 	c.Group.Strategy = o.Strategy
 	c.Group.HeartbeatInterval = 100 * time.Millisecond
-	c.HTTP.Listen = "127.0.0.1:0"
 	c.Peer.Listen = "127.0.0.1:0"
+	c.HTTP.Listen = cmp.Or(o.HTTPListen, "127.0.0.1:0")
 	return c
 }
 
@@ -73,7 +91,7 @@ func joinerConfig(o PodOptions) config.Config {
 func (j *joiner) Status() Status {
 	select {
 	case <-j.done:
-		return Status{Reasons: []string{fmt.Sprintf("it has ended: %v", j.err)}}
+		return Status{Ended: true, Reasons: []string{fmt.Sprintf("it has ended: %v", j.err)}}
 	default:
 	}
 	ready, member := j.app.Ready(), j.app.Member().Status()
