@@ -194,7 +194,7 @@ func (a *App) Run(ctx context.Context) error {
 func (a *App) listen(ctx context.Context, s *stack) error {
 	c := a.o.Config.HTTP
 	srv, err := server.Start(ctx, server.Options{
-		Listen: c.Listen, PprofListen: c.PprofListen, Status: a, Gatherer: a.reg, Views: a.views, Log: a.log,
+		Listen: c.Listen, PprofListen: c.PprofListen, Status: a, Gatherer: a.reg, Views: a.views, Prices: quotes{a}, Log: a.log,
 	})
 	if err != nil {
 		return err

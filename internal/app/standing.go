@@ -17,7 +17,7 @@ func (a *App) standing() status.Local {
 			Format: status.Format,
 			Group:  a.o.Config.Group.ID, Generation: s.Session.Generation,
 			ID: a.o.Identity, Instance: a.o.Config.Group.InstanceID, Address: a.address(),
-			Ready: ready.Ready, Reasons: ready.Reasons,
+			Ready: ready.Ready, Reasons: ready.Reasons, Notes: ready.Notes,
 			Tasks: []status.Task{},
 			Joins: a.joins(),
 			Hot:   a.hot(),

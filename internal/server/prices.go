@@ -45,7 +45,8 @@ const (
 	ReasonNoPrice     = "no_price"    // 404: the owner has none, whoever asks
 	ReasonBadRequest  = "bad_request" // 400
 	ReasonRestoring   = "restoring"   // the owner is reading its prices back
-	ReasonNoOwner     = "no_owner"    // the partition is moving, or this pod has no assignment yet
+	ReasonNoOwner     = "no_owner"    // nobody owns the partition, or this pod has no assignment yet
+	ReasonMoving      = "moving"      // the one that was asked is its owner no more
 	ReasonUnreachable = "unreachable" // its owner cannot be asked
 	ReasonTimeout     = "timeout"     // its owner has not answered
 	ReasonOverload    = "overload"    // too many such requests at once

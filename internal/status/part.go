@@ -17,6 +17,7 @@ type Part struct {
 	Address    string   `json:"address"`
 	Ready      bool     `json:"ready"`
 	Reasons    []string `json:"reasons"`
+	Notes      []string `json:"notes"`
 	Tasks      []Task   `json:"tasks"` // its own; topics are the halves that it owns
 	Joins      Joins    `json:"joins"`
 	Hot        Hot      `json:"hot"`
@@ -63,7 +64,7 @@ func parsePart(b []byte, group, id string) (Part, error) {
 		return Part{}, fmt.Errorf("%w: one of group %q", errForeign, p.Group)
 	case p.ID != id:
 		return Part{}, fmt.Errorf("%w: %q", errForeign, p.ID)
-	case len(p.Tasks) > maxPartTasks || len(p.Hot.Keys) > maxHotKeys || len(p.Reasons) > maxReasons:
+	case len(p.Tasks) > maxPartTasks || len(p.Hot.Keys) > maxHotKeys || len(p.Reasons) > maxReasons || len(p.Notes) > maxReasons:
 		return Part{}, errors.New("its answer is too long")
 	}
 	for i := range p.Tasks {

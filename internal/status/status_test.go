@@ -172,7 +172,7 @@ func TestViewJSON(t *testing.T) {
 	own.Hot.Keys = append(own.Hot.Keys, HotCount{Symbol: []byte("\xff"), Count: 2})
 	l := local(own, directory(7, 3, []int{1, 2, 3}, []int{1, 2, 3}))
 	second := part(2, 7, task(1, StateRunning, market, notes))
-	second.Ready, second.Reasons = false, []string{"restoring"}
+	second.Ready, second.Reasons, second.Notes = false, []string{"restoring"}, []string{"keys lie elsewhere"}
 	v := merge(ScopeGroup, l, map[string]answer{"m2": {part: second}, "m3": {err: errSilent}}, time.UnixMilli(1767582000123))
 	v.Tasks = v.Tasks[:1]
 	got, err := json.MarshalIndent(v, "", " ")
@@ -213,6 +213,9 @@ func TestViewJSON(t *testing.T) {
    "ready": false,
    "reasons": [
     "restoring"
+   ],
+   "notes": [
+    "keys lie elsewhere"
    ]
   },
   {

@@ -55,6 +55,8 @@ type Member struct {
 	// Ready and Reasons are those of its /readyz; null where it did not answer.
 	Ready   *bool    `json:"ready"`
 	Reasons []string `json:"reasons,omitempty"`
+	// Notes are those of its /readyz: what is odd and keeps nobody from working.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // State is where a task stands.
@@ -140,10 +142,10 @@ func (j Joins) add(other Joins) {
 // maxLabels bounds the localities, and the results of each.
 const maxLabels = 8
 
-// HotRate is a key and its share of the records.
+// HotRate is a key and its share of the records that were consumed lately.
 type HotRate struct {
 	Symbol Symbol
-	Share  float64 // 0 to 1, an upper bound
+	Share  float64 // 0 to 1, what it surely has
 }
 
 // MarshalJSON writes the symbol as symbol or symbol_base64.

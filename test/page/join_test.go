@@ -45,7 +45,7 @@ func memberJoins(t *testing.T, b *chromium.Browser) {
 
 // owns is true once the member's row has so many partitions of both topics.
 func owns(member string, n int) string {
-	return fmt.Sprintf("document.querySelectorAll('#members tr[data-member=\"%s\"] .chip:is(.both, .dim)').length === %d", member, n)
+	return fmt.Sprintf("document.querySelectorAll('#members tr[data-member=\"%s\"] .chip.both:not(.busy)').length === %d", member, n)
 }
 
 // join starts a joiner and returns it once it listens, and how to stop it.

@@ -8,6 +8,7 @@
   const PATIENCE = 5000; // ms until a question counts as unanswered
   const BEHIND = 1000; // records of lag that are worth a colour
   const MANY = 200; // partitions from which on they are drawn smaller
+  const NOTES = 5; // of the members that are shown
   const WINDOW = 10000; // ms over which rates are taken
 
   const $ = (id) => document.getElementById(id);
@@ -353,6 +354,19 @@
     $("problem").hidden = view.problem === "";
     text($("problem"), view.problem);
 
+    const all = view.members.flatMap((m) => (m.notes || []).map((n) => memberName(m) + ": " + n)).sort();
+    const notes = all.slice(0, NOTES);
+    if (all.length > NOTES) notes.push("and " + (all.length - NOTES) + " more notes: /readyz of each member has its own");
+    $("notes").hidden = notes.length === 0;
+    if (notes.join("\n") !== $("notes").dataset.shown) {
+      $("notes").dataset.shown = notes.join("\n");
+      $("notes").replaceChildren(...notes.map((n) => {
+        const li = make("li");
+        li.textContent = n;
+        return li;
+      }));
+    }
+
     const here = view.members.filter((m) => m.reachable).length;
     const away = view.members.filter((m) => m.reachable === false).length;
     const unready = view.members.filter((m) => m.ready === false).length;
@@ -364,8 +378,8 @@
 
     const sum = (topic) => view.tasks.reduce((n, t) => n + (lagOf(t, topic) || 0), 0);
     const unknown = view.tasks.filter((t) => lagOf(t, view.inputs.notifications) === null).length;
-    const notes = sum(view.inputs.notifications);
-    tile("lag", count.format(notes), unknown > 0 ? count.format(unknown) + (unknown === 1 ? " partition" : " partitions") + " not known" : count.format(sum(view.inputs.market_updates)) + " market updates", notes >= BEHIND ? "warn" : "");
+    const waiting = sum(view.inputs.notifications);
+    tile("lag", count.format(waiting), unknown > 0 ? count.format(unknown) + (unknown === 1 ? " partition" : " partitions") + " not known" : count.format(sum(view.inputs.market_updates)) + " market updates", waiting >= BEHIND ? "warn" : "");
 
     const open = view.tasks.filter(restoring);
     const left = open.reduce((n, t) => n + (t.remaining || 0), 0);
