@@ -84,7 +84,8 @@ func TestLive(t *testing.T) {
 		if !ok {
 			continue
 		}
-		state, _, _ = strings.Cut(state[strings.Index(state, ":"):], ";")
+		_, state, _ = strings.Cut(state, ": ")
+		state, _, _ = strings.Cut(state, ";")
 		var partitions []string
 		for _, m := range owned.FindAllStringSubmatch(state, -1) {
 			partitions = append(partitions, strings.Fields(m[1])...)
