@@ -141,7 +141,8 @@ const (
 	asOfRate    = 1000 // a second, of ticks and of notifications
 	asOfFor     = 12 * time.Second
 	asOfHistory = 10 * time.Second
-	// Notifications come up to this far behind their time. Ticks come in order,
+	// Half of the notifications come at once, so that their ticks are still on
+	// their way, half up to this far behind their time. Ticks come in order,
 	// and every tick up to a notification's time can be read when the
 	// notification is written, so that what is right does not depend on who
 	// reads when. The rest of the history is for pods that are behind.
@@ -223,8 +224,12 @@ func (w *World) interleave(symbols []string) (ticks, notes int) {
 	w.t.Helper()
 	r := rand.New(rand.NewPCG(3, 4))
 	p := w.Producer()
-	late := func() int64 { // never this very millisecond: the next ticks may be of it
-		return time.Now().Add(-time.Millisecond - time.Duration(r.Int64N(int64(asOfLate)))).UnixMilli()
+	late := func() int64 {
+		by := time.Millisecond // never this very one: the next ticks may be of it
+		if r.IntN(2) == 0 {
+			by += time.Duration(r.Int64N(int64(asOfLate)))
+		}
+		return time.Now().Add(-by).UnixMilli()
 	}
 	beat := time.NewTicker(steadyBeat)
 	defer beat.Stop()
