@@ -322,6 +322,22 @@ func TestPartitionSeriesLeaveWithIt(t *testing.T) {
 
 // The hottest key's share is shown where it is known, for the halves that the
 // pod owns.
+// What is counted can be read back, each combination by itself.
+func TestJoinCounts(t *testing.T) {
+	m := New(prometheus.NewRegistry(), Options{Topics: [record.Sides]string{"m", "n"}})
+	task := m.Partition(1, both)
+	var want [record.Localities][record.Results]uint64
+	for l := range want {
+		for r := range want[l] {
+			want[l][r] = uint64(10*l + r)
+			task.Joins[l][r].Add(float64(want[l][r]))
+		}
+	}
+	if got := m.JoinCounts(); got != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 func TestHottestKeyShare(t *testing.T) {
 	m, reg := fresh(t)
 	m.Partition(0, both)

@@ -170,6 +170,7 @@ func TestBadRequests(t *testing.T) {
 		{"POST", "/v1/prices/A", 405, "method_not_allowed"},
 		{"DELETE", "/v1/prices?symbol=A", 405, "method_not_allowed"},
 		{"GET", "/v1/pricesX", 404, nil},
+		{"GET", "/v1/prices%3Fsymbol=A", 404, nil},
 		{"GET", "/v1/prices?symbol=" + strings.Repeat("A", 2*maxHeaderBytes), 431, nil},
 	} {
 		res, body := f.raw(t, c.method, c.target)

@@ -221,7 +221,7 @@ func (m *Member) heard(p Part, err error) {
 		m.Error = err.Error()
 		return
 	}
-	m.Ready, m.Reasons, m.Notes = &p.Ready, p.Reasons, p.Notes
+	m.Ready, m.Reasons, m.Notes, m.Joins = &p.Ready, p.Reasons, p.Notes, p.Joins
 }
 
 func indicesByOwner(tasks []Task) map[string][]int32 {

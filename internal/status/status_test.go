@@ -200,7 +200,19 @@ func TestViewJSON(t *testing.T) {
     0
    ],
    "reachable": true,
-   "ready": true
+   "ready": true,
+   "joins": {
+    "local": {
+     "hit": 10,
+     "miss": 0,
+     "unavailable": 0
+    },
+    "remote": {
+     "hit": 0,
+     "miss": 0,
+     "unavailable": 0
+    }
+   }
   },
   {
    "id": "m2",
@@ -214,6 +226,18 @@ func TestViewJSON(t *testing.T) {
    "reasons": [
     "restoring"
    ],
+   "joins": {
+    "local": {
+     "hit": 20,
+     "miss": 0,
+     "unavailable": 0
+    },
+    "remote": {
+     "hit": 0,
+     "miss": 0,
+     "unavailable": 0
+    }
+   },
    "notes": [
     "keys lie elsewhere"
    ]
@@ -227,7 +251,8 @@ func TestViewJSON(t *testing.T) {
    ],
    "reachable": false,
    "error": "it has not answered in time",
-   "ready": null
+   "ready": null,
+   "joins": null
   }
  ],
  "tasks": [

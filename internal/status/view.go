@@ -55,6 +55,8 @@ type Member struct {
 	// Ready and Reasons are those of its /readyz; null where it did not answer.
 	Ready   *bool    `json:"ready"`
 	Reasons []string `json:"reasons,omitempty"`
+	// Joins are its own since it started; null where it did not answer.
+	Joins Joins `json:"joins"`
 	// Notes are those of its /readyz: what is odd and keeps nobody from working.
 	Notes []string `json:"notes,omitempty"`
 }

@@ -280,7 +280,7 @@ type Status struct {
 	CaughtUp         bool  // the market end seen at the start has been merged or restored
 	RestoreRemaining int64 // records (offsets) left of the restore or the first catch-up
 	Position         record.Offsets
-	Committed        record.Offsets // -1 where nothing was committed yet
+	Committed        record.Offsets // the group's: by this task, or where its claim began; -1 where nothing was committed yet
 	End              record.Offsets // the highest end heard of, at least the position; -1 unknown
 	Symbols          int
 	Unsettled        int // outputs and waiting notifications
@@ -299,14 +299,21 @@ func (t *Task) Status() Status {
 		Position:         t.marks.position,
 		End:              record.Offsets{-1, -1},
 	}
+	began := record.Offsets{-1, -1}
 	for side := range s.End {
 		if t.in[side].started {
 			s.End[side] = max(t.in[side].hw, s.Position[side])
+			began[side] = t.in[side].initial
 		}
 	}
 	t.mu.Unlock()
 	s.Symbols = t.table.Symbols()
 	s.Committed, s.Unsettled = t.ledger.snapshot()
+	for side := range s.Committed {
+		if s.Committed[side] < 0 {
+			s.Committed[side] = max(began[side], -1) // below it: the group had no commit
+		}
+	}
 	return s
 }
 

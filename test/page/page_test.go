@@ -5,6 +5,10 @@ package page
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,8 +56,10 @@ func view(members, partitions int) status.View {
 	}
 	for i := range members {
 		m := status.Member{ID: fmt.Sprintf("m%d", i+1), Address: fmt.Sprintf("10.0.0.%d:8081", i+1), Reachable: ptr(true), Ready: ptr(true)}
+		m.Joins = status.NewJoins()
+		m.Joins["local"]["hit"] = 1000
 		if i == members-1 && members > 3 {
-			m.Reachable, m.Ready, m.Error = ptr(false), nil, "it has not answered in time"
+			m.Reachable, m.Ready, m.Error, m.Joins = ptr(false), nil, "it has not answered in time", nil
 		}
 		v.Members = append(v.Members, m)
 	}
@@ -164,6 +170,7 @@ func TestChromium(t *testing.T) {
 		"large":           large,
 		"stale":           stale,
 		"without scripts": withoutScripts,
+		"behind a path":   behindAPath,
 		"a member joins":  memberJoins,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, b) })
@@ -192,8 +199,13 @@ func small(t *testing.T, b *chromium.Browser) {
 	tab.Eval(t, "window.row = document.querySelector('#parts tr[data-partition=\"4\"]'), window.top0 = row.getBoundingClientRect().top, true", new(bool))
 	v := view(4, 6)
 	v.Tasks[4].Remaining = ptr(int64(48_211 / 2))
+	v.At = "2026-01-05T03:00:02.123Z"
+	v.Members[0].Joins["local"]["hit"] += 50
+	v.Members[1].Joins["remote"]["hit"] += 7
 	s.view.Store(&v)
 	tab.Await(t, "row.innerText.includes('24,105 left')")
+	equal(t, tab, "document.getElementById('t-rate').textContent", "28.5")
+	equal(t, tab, "document.querySelector('tr[data-locality=remote] td:last-child').textContent", "3.5")
 	equal(t, tab, "row.querySelector('[role=progressbar]').getAttribute('aria-valuenow')", "50")
 	equal(t, tab, "row.isConnected && row.getBoundingClientRect().top === top0", true)
 
@@ -242,6 +254,21 @@ func stale(t *testing.T, b *chromium.Browser) {
 	s.start()
 	tab.Await(t, "document.getElementById('stale').hidden && document.getElementById('link-text').textContent === 'live'")
 	faultless(t, tab, "ERR_CONNECTION_REFUSED")
+}
+
+// behindAPath reaches the page as through a proxy that serves it below a path.
+func behindAPath(t *testing.T, b *chromium.Browser) {
+	s := serve(t, view(4, 6))
+	target, err := url.Parse(s.url())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewServer(http.StripPrefix("/pods/joiner-0/proxy", httputil.NewSingleHostReverseProxy(target)))
+	t.Cleanup(proxy.Close)
+	tab := b.Open(t, proxy.URL+"/pods/joiner-0/proxy/", 1280, 800)
+	tab.Await(t, drawn)
+	equal(t, tab, chipsOf("m1"), "0 chip both,4 chip both busy")
+	faultless(t, tab, "")
 }
 
 func withoutScripts(t *testing.T, b *chromium.Browser) {

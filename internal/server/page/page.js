@@ -259,7 +259,7 @@
 
   // ---- joins
 
-  let history = []; // {at, pods, totals} of the last answers
+  const counts = new Map(); // pod -> {at, totals} of its last answers, the oldest first
 
   function totals(joins) {
     const sum = {};
@@ -269,21 +269,29 @@
     return sum;
   }
 
-  // rates returns joins a second by locality, null while there is nothing to
-  // compare with: counts are those of the pods that answer, so they fall when one
-  // leaves, and jump when one comes back.
-  function rates(view, now) {
-    const pods = view.members.filter((m) => m.reachable).map((m) => m.id).join("|");
+  // rates returns joins a second by locality, the pods' own added up, so that
+  // one that comes or goes changes nothing of the others'; null while there is
+  // nothing to compare with.
+  function rates(view) {
     const at = Date.parse(view.at);
-    const last = history[history.length - 1];
-    const fell = last && Object.entries(last.totals).some(([l, n]) => (now[l] || 0) < n);
-    if (last && (last.pods !== pods || fell)) history = [];
-    if (!last || history.length === 0 || last.at < at) history.push({ at, pods, totals: now });
-    while (history.length > 2 && history[0].at < at - WINDOW) history.shift();
-    const first = history[0];
-    if (at - first.at < EVERY / 2) return null;
-    const of = {};
-    for (const l of Object.keys(now)) of[l] = ((now[l] - (first.totals[l] || 0)) * 1000) / (at - first.at);
+    let of = null;
+    const here = new Set();
+    for (const m of view.members) {
+      if (!m.joins) continue;
+      here.add(m.id);
+      const now = totals(m.joins);
+      let past = counts.get(m.id) || [];
+      const last = past[past.length - 1];
+      if (last && Object.entries(last.totals).some(([l, n]) => (now[l] || 0) < n)) past = []; // it has started anew
+      if (past.length === 0 || past[past.length - 1].at < at) past.push({ at, totals: now });
+      while (past.length > 2 && past[1].at <= at - WINDOW) past.shift();
+      counts.set(m.id, past);
+      const first = past[0];
+      if (at <= first.at) continue;
+      of = of || {};
+      for (const l of Object.keys(now)) of[l] = (of[l] || 0) + ((now[l] - (first.totals[l] || 0)) * 1000) / (at - first.at);
+    }
+    for (const id of counts.keys()) if (!here.has(id)) counts.delete(id);
     return of;
   }
 
@@ -299,7 +307,7 @@
   function joins(view) {
     const sums = totals(view.joins);
     const all = Object.values(sums).reduce((a, b) => a + b, 0);
-    const perSecond = rates(view, sums);
+    const perSecond = rates(view);
     drawJoins(Object.keys(view.joins).sort(), (l) => l, (row, l) => {
       const r = view.joins[l];
       text(row.head, l);
@@ -307,7 +315,7 @@
       text(row.cells[1], number(r.miss));
       text(row.cells[2], number(r.unavailable));
       text(row.cells[3], all > 0 ? percent.format(sums[l] / all) : "–");
-      text(row.cells[4], perSecond ? rate.format(perSecond[l]) : "–");
+      text(row.cells[4], perSecond ? rate.format(perSecond[l] || 0) : "–");
     });
     tile("local", all > 0 ? percent.format((sums.local || 0) / all) : "–", all > 0 ? count.format(sums.remote || 0) + " remote" : "no joins yet");
     tile("rate", perSecond ? rate.format(Object.values(perSecond).reduce((a, b) => a + b, 0)) : "–", "over the last 10 s");
@@ -383,7 +391,7 @@
 
     const open = view.tasks.filter(restoring);
     const left = open.reduce((n, t) => n + (t.remaining || 0), 0);
-    tile("restoring", number(open.length), open.length > 0 ? count.format(left) + " records left" : "every table is complete", open.length > 0 ? "warn" : "");
+    tile("restoring", number(open.length), left > 0 ? count.format(left) + " records left" : open.length > 0 ? "about to start" : "every table is complete", open.length > 0 ? "warn" : "");
   }
 
   // ---- asking
