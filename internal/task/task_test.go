@@ -146,7 +146,7 @@ func TestCutNeverPassesAnUnacknowledgedOutput(t *testing.T) {
 }
 
 func TestRestoreBeforeTheFirstJoin(t *testing.T) {
-	run(t, nil, func(_ *testing.T, w *world) {
+	run(t, nil, func(t *testing.T, w *world) {
 		w.put(record.Market, "BBCA", `{"price":7}`, 100)
 		w.put(record.Market, "BBCA", `not json`, 150)
 		w.put(record.Market, "TLKM", `{"price":8}`, 200)
@@ -155,8 +155,12 @@ func TestRestoreBeforeTheFirstJoin(t *testing.T) {
 		w.note("TLKM", 1000)
 		w.note("BBCA", 1000)
 		w.expect("TLKM "+src(0)+" 8 local hit", "BBCA "+src(1)+" 7 local hit")
-		if s := w.task.Status(); !s.CaughtUp || s.FirstCatchUp || s.Symbols != 2 {
+		s := w.task.Status()
+		if !s.CaughtUp || s.FirstCatchUp || s.Symbols != 2 {
 			t.Fatalf("status %+v", s)
+		}
+		if begins := (record.Offsets{4, 0}); s.Committed != begins {
+			t.Errorf("committed %s before the first commit, want where the claims began: %s", s.Committed, begins)
 		}
 	})
 }
@@ -169,7 +173,7 @@ func TestFirstCatchUpCountsDown(t *testing.T) {
 		}
 		w.start(-1, -1)
 		synctest.Wait()
-		if s := w.task.Status(); s.CaughtUp || !s.FirstCatchUp || s.RestoreRemaining != 3 {
+		if s := w.task.Status(); s.CaughtUp || !s.FirstCatchUp || s.RestoreRemaining != 3 || s.Committed != (record.Offsets{-1, -1}) {
 			t.Fatalf("before: %+v", s)
 		}
 		w.expectCut(0, 0) // and once at the start for a group without commits
