@@ -37,12 +37,32 @@ func (r *run) connect() error {
 		return err
 	}
 	if r.ticksTo, err = partitionCount(r.reading, r.opts.MarketTopic); err != nil {
-		return err
+		return denied(rightWrite, r.opts.MarketTopic, err)
 	}
 	if r.notesTo, err = partitionCount(r.reading, r.opts.NotificationTopic); err != nil {
-		return err
+		return denied(rightWrite, r.opts.NotificationTopic, err)
 	}
 	_, err = partitionCount(r.reading, r.opts.AlertTopic)
+	return denied(rightRead, r.opts.AlertTopic, err)
+}
+
+// The rights that load needs, by Kafka's names: to write what it sends, to read
+// the alerts. Either lets it look the topic up as well.
+const (
+	rightWrite = "Write"
+	rightRead  = "Read"
+)
+
+// denied names the right that is missing where that is the fault; brokers only
+// say that there is one.
+func denied(right, topic string, err error) error {
+	switch {
+	case errors.Is(err, sarama.ErrTopicAuthorizationFailed):
+		return fmt.Errorf("missing right: %s on topic %s: %w", right, topic, err)
+	case errors.Is(err, sarama.ErrClusterAuthorizationFailed):
+		// The producer's id: from Kafka 2.8 on, Write on any topic is enough.
+		return fmt.Errorf("missing right: IdempotentWrite on the cluster, or Write on topic %s: %w", topic, err)
+	}
 	return err
 }
 
@@ -162,11 +182,11 @@ func (r *run) openPartitions(rd *reader) error {
 	for _, id := range ids {
 		end, err := r.reading.GetOffset(topic, id, sarama.OffsetNewest)
 		if err != nil {
-			return fmt.Errorf("end of %s/%d: %w", topic, id, err)
+			return fmt.Errorf("end of %s/%d: %w", topic, id, denied(rightRead, topic, err))
 		}
 		pc, err := rd.consumer.ConsumePartition(topic, id, end)
 		if err != nil {
-			return fmt.Errorf("read %s/%d at %d: %w", topic, id, end, err)
+			return fmt.Errorf("read %s/%d at %d: %w", topic, id, end, denied(rightRead, topic, err))
 		}
 		rd.partitions = append(rd.partitions, pc)
 	}
@@ -181,12 +201,13 @@ func (r *run) readAlerts(pc sarama.PartitionConsumer) {
 }
 
 // readErrors drains the errors. Most pass by themselves; one that ends the
-// partition would leave the run waiting for alerts that nobody reads.
+// partition, or a missing right, would leave the run waiting for alerts that
+// nobody reads.
 func (r *run) readErrors(pc sarama.PartitionConsumer) {
 	defer r.reader.running.Done()
 	for e := range pc.Errors() {
-		if errors.Is(e.Err, sarama.ErrOffsetOutOfRange) {
-			r.fail(fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, e.Err))
+		if errors.Is(e.Err, sarama.ErrOffsetOutOfRange) || errors.Is(e.Err, sarama.ErrTopicAuthorizationFailed) {
+			r.fail(fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, denied(rightRead, e.Topic, e.Err)))
 		}
 	}
 }

@@ -24,7 +24,7 @@ type producer struct {
 func newProducer(r *run) (*producer, error) {
 	async, err := sarama.NewAsyncProducerFromClient(r.producing)
 	if err != nil {
-		return nil, fmt.Errorf("produce: %w", err)
+		return nil, fmt.Errorf("produce: %w", denied(rightWrite, r.opts.MarketTopic, err))
 	}
 	p := &producer{async: async}
 	p.done.Add(2)
@@ -48,7 +48,7 @@ func (p *producer) readSuccesses(t *tracker) {
 func (p *producer) readErrors(fail func(error)) {
 	defer p.done.Done()
 	for e := range p.async.Errors() {
-		fail(fmt.Errorf("produce to %s/%d: %w", e.Msg.Topic, e.Msg.Partition, e.Err))
+		fail(fmt.Errorf("produce to %s/%d: %w", e.Msg.Topic, e.Msg.Partition, denied(rightWrite, e.Msg.Topic, e.Err)))
 		p.inFlight.Done()
 	}
 }
