@@ -345,7 +345,8 @@ func (w *World) read(topic string, want int) map[int32][]*sarama.ConsumerMessage
 	config := w.Config()
 	config.Consumer.IsolationLevel = sarama.ReadCommitted
 	config.Consumer.Fetch.Default = 4 << 20
-	config.Consumer.MaxProcessingTime = time.Minute // the loop below takes one partition after the other
+	config.Consumer.MaxWaitTime = 50 * time.Millisecond // closing waits for a fetch under way
+	config.Consumer.MaxProcessingTime = time.Minute     // the loop below takes one partition after the other
 	consumer, err := sarama.NewConsumer(w.Brokers, config)
 	if err != nil {
 		w.t.Fatalf("consumer: %v", err)
