@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"sync"
 	"time"
 
@@ -130,6 +131,10 @@ func (s *Source) askOne(ctx context.Context, room chan struct{}, group string, m
 		return answer{err: errSilent}
 	}
 	b, err := s.peers.Status(ctx, m.Address)
+	var request *url.Error // what was asked is known; why it failed is not
+	if errors.As(err, &request) {
+		err = request.Err
+	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return answer{err: errSilent}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -434,7 +435,7 @@ func TestClientThatGoesAway(t *testing.T) {
 }
 
 func TestWhoCannotBeAsked(t *testing.T) {
-	d := directory(7, 5, []int{1}, []int{1})
+	d := directory(7, 6, []int{1}, []int{1})
 	d.Members[1].Address = ""
 	answers := map[string][]byte{
 		"m3:8081": bytesOf(t, part(4, 7)),
@@ -444,13 +445,18 @@ func TestWhoCannotBeAsked(t *testing.T) {
 	foreign.Group = "other"
 	answers["m5:8081"] = bytesOf(t, foreign)
 	s := NewSource(func() Local { return local(part(1, 7), d) },
-		peersFunc(func(_ context.Context, address string) ([]byte, error) { return answers[address], nil }))
+		peersFunc(func(_ context.Context, address string) ([]byte, error) {
+			if address == "m6:8081" {
+				return nil, &url.Error{Op: "Get", URL: "http://m6:8081/v1/status", Err: errors.New("connection refused")}
+			}
+			return answers[address], nil
+		}))
 	v, err := s.Group(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"", "no address", "another pod", "cannot be read", `group "other"`} {
-		if m := v.Members[i]; !strings.Contains(m.Error, want) || *m.Reachable != (want == "") {
+	for i, want := range []string{"", "no address", "another pod", "cannot be read", `group "other"`, "connection refused"} {
+		if m := v.Members[i]; strings.Contains(m.Error, "http:") || !strings.Contains(m.Error, want) || *m.Reachable != (want == "") {
 			t.Errorf("%+v, want %q", m, want)
 		}
 	}
