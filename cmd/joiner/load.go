@@ -97,7 +97,9 @@ func target(o *load.Options, c config.Config, partitioner string) error {
 	}
 	o.Brokers = c.Kafka.Brokers
 	o.MarketTopic, o.NotificationTopic, o.AlertTopic = c.Topics.MarketUpdates, c.Topics.Notifications, c.Topics.EnrichedAlerts
-	o.Config = func() (*sarama.Config, error) { return kafka.ToolConfig(c.Kafka.ClientID+"-load", c.Kafka.Version) }
+	o.Config = func() (*sarama.Config, error) {
+		return kafka.ToolConfig(c.Kafka.ClientID+"-load", c.Kafka.Version, app.KafkaSecurity(c.Kafka), nil)
+	}
 	market, notes := c.Topics.MarketPartitioner(), c.Topics.NotificationPartitioner()
 	if partitioner != "" {
 		market, notes = partitioner, partitioner

@@ -54,6 +54,7 @@ type App struct {
 	keys    *keys.Watch
 	waiting *task.Waiting
 	faults  *sampled.Log
+	access  *kafka.Access
 	member  *member.Member
 	outputs outputs
 	addr    atomic.Value // net.Addr
@@ -107,6 +108,11 @@ func New(o Options) (*App, error) {
 		return nil, err
 	}
 	a.keys = newWatch(c.Topics, a.places, a.faults)
+	if a.access, err = kafka.NewAccess(KafkaSecurity(c.Kafka), c.Kafka.ClientID, o.Logger); err != nil {
+		return nil, err
+	}
+	a.metrics.SetCertificates("kafka", func() time.Time { cert, _ := a.access.NotAfter(); return cert })
+	a.metrics.SetCertificates("kafka_ca", func() time.Time { _, ca := a.access.NotAfter(); return ca })
 	a.member = member.New(member.Options{
 		Topics: a.topics, NewTask: a.newTask, Interrupt: a.interruptJoin,
 		Fetcher: func() member.Fetcher { return fetcher{a.fetcher} },
@@ -130,7 +136,10 @@ func New(o Options) (*App, error) {
 func Check(c config.Config) error {
 	a := &App{o: Options{Config: c}}
 	_, placed := newPlaces(c.Topics)
-	return errors.Join(a.decoders(), placed)
+	// Files that can be read may still hold no certificate, or two that do not
+	// belong together.
+	_, secured := kafka.NewAccess(KafkaSecurity(c.Kafka), c.Kafka.ClientID, nil)
+	return errors.Join(a.decoders(), placed, secured)
 }
 
 func (a *App) decoders() (err error) {
@@ -260,11 +269,36 @@ func KafkaOptions(c config.Config) kafka.Options {
 		GroupID:         c.Group.ID,
 		Heartbeat:       c.Group.HeartbeatInterval, SessionTimeout: c.Group.SessionTimeout,
 		RebalanceTimeout: c.Group.RebalanceTimeout,
+		Security:         KafkaSecurity(c.Kafka),
+	}
+}
+
+// KafkaSecurity is how connections to brokers are encrypted and authenticated.
+// Secrets are read again for each connection.
+func KafkaSecurity(c config.Kafka) kafka.Security {
+	return kafka.Security{
+		TLS: kafka.TLS{
+			Enabled: c.TLS.Enabled, CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile,
+			ServerName: c.TLS.ServerName, Insecure: c.TLS.InsecureSkipVerify,
+		},
+		SASL: kafka.SASL{
+			Mechanism: c.SASL.Mechanism, Username: c.SASL.Username, Password: revealed(c.SASL.ReadPassword),
+			TokenURL: c.SASL.TokenURL, ClientID: c.SASL.ClientID, ClientSecret: revealed(c.SASL.ReadClientSecret),
+			Scopes: c.SASL.Scopes,
+		},
+	}
+}
+
+func revealed(read func() (config.Secret, error)) func() (string, error) {
+	return func() (string, error) {
+		secret, err := read()
+		return secret.Reveal(), err
 	}
 }
 
 func (a *App) kafkaOptions() kafka.Options {
 	o := KafkaOptions(a.o.Config)
+	o.Access = a.access
 	o.Strategies = a.strats
 	o.Log = a.o.Logger // it names the group itself where one is meant
 	return o

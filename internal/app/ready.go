@@ -17,13 +17,14 @@ import (
 // Ready implements server.Status.
 func (a *App) Ready() server.Readiness {
 	if !a.connected.Load() {
-		return server.Readiness{Reasons: []string{"no broker of kafka.brokers has answered yet"}}
+		return server.Readiness{Reasons: append([]string{"no broker of kafka.brokers has answered yet"}, a.access.Refusals()...)}
 	}
 	s := a.member.Status()
 	r := server.Readiness{Assigned: s.Assigned, CaughtUp: s.Assigned && len(s.Starting) == 0, Reasons: []string{}}
 	if a.stopping.Load() {
 		r.Reasons = append(r.Reasons, "stopping")
 	}
+	r.Reasons = append(r.Reasons, a.access.Refusals()...)
 	r.Reasons = append(r.Reasons, a.groupReasons(s)...)
 	for _, t := range s.Tasks {
 		a.judge(t, &r)

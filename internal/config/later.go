@@ -15,8 +15,6 @@ type gate struct{ key, feature string }
 // expects something.
 func later() []gate {
 	return []gate{
-		{"kafka.tls.enabled", "encrypted connections to brokers"},
-		{"kafka.sasl.mechanism", "authentication to brokers"},
 		{"group.instance_id", "static membership"},
 		{"group.leave", "static membership"},
 		{"group.stall_timeout", "the stall watch"},

@@ -393,3 +393,27 @@ func unsecret(c Config) Config {
 	c.Kafka.SASL.Password, c.Kafka.SASL.ClientSecret, c.Peer.Token = "", "", ""
 	return c
 }
+
+func TestSecretsInTheClearAreWarnings(t *testing.T) {
+	for _, c := range []struct {
+		change func(*Config)
+		want   string // of one warning; empty: none
+	}{
+		{func(c *Config) { c.Kafka.SASL.Mechanism = "PLAIN" }, "sends the password in the clear"},
+		{func(c *Config) { c.Kafka.SASL.Mechanism = "OAUTHBEARER" }, "sends tokens in the clear"},
+		{func(c *Config) { c.Kafka.SASL.Mechanism = "SCRAM-SHA-256" }, ""},
+		{func(c *Config) { c.Kafka.SASL.Mechanism = "PLAIN"; c.Kafka.TLS.Enabled = true }, ""},
+		{func(c *Config) {
+			c.Kafka.SASL.Mechanism, c.Kafka.TLS.Enabled = "OAUTHBEARER", true
+			c.Kafka.SASL.TokenURL = "HTTP://login.example.com"
+		}, "client secret in the clear"},
+		{func(c *Config) { c.Kafka.TLS.Enabled, c.Kafka.TLS.InsecureSkipVerify = true, true }, "pose as a broker"},
+	} {
+		conf := Default()
+		c.change(&conf)
+		got := conf.warnings()
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
+			t.Errorf("warnings %q, want one with %q", got, c.want)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // files checks that every file named can be read, now: a service that finds
@@ -232,6 +233,18 @@ func (c *Config) warnings() []string {
 	}
 	if s.Mechanism == "" && (s.Username != "" || s.Password != "" || s.PasswordFile != "" || s.TokenURL != "" || s.ClientID != "" || s.ClientSecret != "" || s.ClientSecretFile != "") {
 		warn("kafka.sasl has no effect while kafka.sasl.mechanism is empty")
+	}
+	if t.Enabled && t.InsecureSkipVerify {
+		warn("kafka.tls.insecure_skip_verify: anybody can pose as a broker, and take what this client sends")
+	}
+	if s.Mechanism == "PLAIN" && !t.Enabled {
+		warn("kafka.sasl.mechanism: PLAIN without kafka.tls.enabled sends the password in the clear")
+	}
+	if s.Mechanism == "OAUTHBEARER" && !t.Enabled {
+		warn("kafka.sasl.mechanism: OAUTHBEARER without kafka.tls.enabled sends tokens in the clear")
+	}
+	if s.Mechanism == "OAUTHBEARER" && strings.HasPrefix(strings.ToLower(s.TokenURL), "http://") {
+		warn("kafka.sasl.token_url: an http address gets the client secret in the clear")
 	}
 	if !p.Enabled && (p != PeerTLS{}) {
 		warn("peer.tls has no effect while peer.tls.enabled is false")

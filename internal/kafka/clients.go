@@ -29,7 +29,9 @@ type Clients struct {
 	faults *sampler
 	conns  []*conns // of all clients
 	joins  *conns   // the coordinator client's, among them
-	lease  *lease
+
+	sessions sessions
+	lease    *lease
 
 	mu       sync.Mutex
 	fetchers []*Fetcher
@@ -48,6 +50,13 @@ func Connect(ctx context.Context, o Options) (*Clients, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("kafka options: %w", err)
 	}
+	if o.Access == nil {
+		access, err := NewAccess(o.Security, o.ClientID, o.Log)
+		if err != nil {
+			return nil, fmt.Errorf("kafka options: %w", err)
+		}
+		o.Access = access
+	}
 	c := &Clients{opts: o, faults: newSampler(o.Log), lease: newLease()}
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -61,6 +70,8 @@ func Connect(ctx context.Context, o Options) (*Clients, error) {
 // open makes the clients; none of them dials yet, since Metadata.Full is off.
 func (c *Clients) open() error {
 	var group *sarama.Config
+	renewing, cancel := context.WithCancel(context.Background())
+	c.sessions.cancel = cancel
 	for _, one := range []struct {
 		name   string
 		client *sarama.Client
@@ -82,6 +93,7 @@ func (c *Clients) open() error {
 			return fmt.Errorf("%s client: %w", one.name, err)
 		}
 		*one.client = client
+		c.sessions.renew(renewing, client, dialer)
 		switch one.name {
 		case "fetch":
 			group = groupConfig(c.opts, dialer)
@@ -190,6 +202,7 @@ func (c *Clients) Close() error {
 		for _, d := range c.conns {
 			d.shut()
 		}
+		c.sessions.close()
 		for _, f := range c.release() {
 			f.Close()
 		}

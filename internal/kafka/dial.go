@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
@@ -9,22 +10,33 @@ import (
 	"time"
 )
 
-// conns dials for one client and remembers what it dialled.
+// conns dials for one client and remembers what it dialled. What it hands out
+// is encrypted and authenticated as Options.Access says.
 //
 // sarama holds a broker's lock from a request to its response, so Broker.Close
 // waits for the response too: to interrupt a request, the connection itself
 // has to be closed underneath, which sarama then reports to the request's
-// caller. Connections are handed out as they are, not wrapped, because sarama
-// looks for *net.TCPConn to see whether one is broken; but for those to the
+// caller. What is remembered and closed is the TCP connection also where TLS
+// runs over it, since closing TLS says goodbye first, and waits for that.
+// Connections are handed out as they are, because sarama looks for *net.TCPConn,
+// within *tls.Conn too, to see whether one is broken; but for those to the
 // coordinator, which the lease watches, and whose heartbeats find out as soon.
 type conns struct {
 	dial   func(ctx context.Context, network, address string) (net.Conn, error)
-	watch  func(net.Conn) net.Conn // looks at what passes; nil: nobody does
+	access *Access                 // nil: neither TLS nor SASL
+	watch  func(net.Conn) net.Conn // sees what passes, unencrypted; nil: nobody does
 	ctx    context.Context         // ends with shut
 	cancel context.CancelFunc
 
 	mu   sync.Mutex
-	open []net.Conn
+	open []connection
+}
+
+// connection is one that was dialled.
+type connection struct {
+	net.Conn        // the one underneath
+	broker   string // host:port
+	due      time.Time
 }
 
 // newConns makes a dialer whose connections notice within about dead that the
@@ -34,7 +46,7 @@ type conns struct {
 func newConns(o Options) *conns {
 	dead := max(time.Second, o.SessionTimeout/2)
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &conns{dial: o.Dial, ctx: ctx, cancel: cancel}
+	c := &conns{dial: o.Dial, access: o.Access, ctx: ctx, cancel: cancel}
 	if c.dial == nil {
 		d := &net.Dialer{
 			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: dead / 2, Interval: max(time.Second, dead/6), Count: 3},
@@ -47,31 +59,75 @@ func newConns(o Options) *conns {
 
 // Dial implements the dialer that sarama asks for.
 func (c *conns) Dial(network, address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
-	defer cancel()
-	conn, err := c.dial(ctx, network, address)
-	if err != nil {
+	if err := c.access.held(address); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
+	conn, err := c.dial(ctx, network, address)
+	cancel()
+	if err != nil {
+		c.access.forget(address)
+		return nil, err
+	}
+	if !c.keep(connection{Conn: conn, broker: address}) {
+		return nil, net.ErrClosed
+	}
+	ctx, cancel = context.WithTimeout(c.ctx, secureTimeout)
+	defer cancel()
+	secured, lifetime, err := c.access.secure(ctx, conn, address)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	c.expect(conn, lifetime)
+	if c.watch != nil {
+		return c.watch(secured), nil
+	}
+	return secured, nil
+}
 
+// keep remembers the connection, or closes it where all are.
+func (c *conns) keep(conn connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ctx.Err() != nil {
 		_ = conn.Close()
-		return nil, net.ErrClosed
+		return false
 	}
-	if c.watch != nil {
-		conn = c.watch(conn)
+	c.open = append(slices.DeleteFunc(c.open, func(c connection) bool { return isClosed(c.Conn) }), conn)
+	return true
+}
+
+// expect says how long the broker lets the connection live; 0 is without limit.
+func (c *conns) expect(conn net.Conn, lifetime time.Duration) {
+	if lifetime <= 0 {
+		return
 	}
-	c.open = append(slices.DeleteFunc(c.open, isClosed), conn)
-	return conn, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.open {
+		if c.open[i].Conn == conn {
+			// Not all at once, as other clients do.
+			c.open[i].due = time.Now().Add(time.Duration(float64(lifetime) * (0.85 + 0.1*rand.Float64())))
+		}
+	}
+}
+
+// overdue returns the connections whose sessions are about to end, once each.
+func (c *conns) overdue(now time.Time) (due []connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, conn := range c.open {
+		if !conn.due.IsZero() && !now.Before(conn.due) && !isClosed(conn.Conn) {
+			due = append(due, conn)
+			c.open[i].due = time.Time{}
+		}
+	}
+	return due
 }
 
 // isClosed tells whether this end has closed conn.
 func isClosed(conn net.Conn) bool {
-	if w, ok := conn.(*watched); ok {
-		conn = w.Conn
-	}
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
 		return false

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -152,12 +153,12 @@ func (s *source) fetch(req *sarama.FetchRequest) (*sarama.FetchResponse, error) 
 	return resp, nil
 }
 
-// connect returns the connection, a new one where there is none or the broker
-// has moved to another address. The dialling is part of the first request.
+// connect returns the connection, a new one where there is none, the broker has
+// moved to another address, or the session's end is near (KIP-368). The dialling is part of the first request.
 func (s *source) connect() (*link, error) {
 	s.f.mu.Lock()
 	l, addr := s.link, s.addr
-	if l != nil && l.addr == addr {
+	if l != nil && l.addr == addr && len(l.conns.overdue(time.Now())) == 0 {
 		s.since = time.Now()
 		s.f.mu.Unlock()
 		return l, nil
@@ -227,8 +228,15 @@ func (s *source) failed(err error) {
 // came over it.
 func disconnected(err error) bool {
 	var fault net.Error
-	return errors.As(err, &fault) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, net.ErrClosed) || errors.Is(err, sarama.ErrNotConnected)
+	var refused *Refused
+	return errors.As(err, &fault) || errors.As(err, &refused) || endOfConnection(err) || errors.Is(err, sarama.ErrNotConnected)
+}
+
+// endOfConnection tells whether err says that the other end, or this one, has
+// closed.
+func endOfConnection(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // answered deals a response out to the feeds that it was asked for.

@@ -44,6 +44,12 @@ type Options struct {
 	FetchMin     int32
 	FetchMaxWait time.Duration
 
+	// Security encrypts and authenticates connections. Access, where set, is
+	// made of it already, so that its Refusals can be asked for before Connect
+	// returns; nil: Connect makes one.
+	Security Security
+	Access   *Access
+
 	// Dial replaces the TCP dialer, for tests that count or break connections.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -63,6 +69,9 @@ const (
 
 	backoff     = 100 * time.Millisecond // between tries of anything
 	dialTimeout = 5 * time.Second
+	// secureTimeout bounds TLS, token and SASL together, so that a token
+	// endpoint that is slow to fail is named by its own time-out.
+	secureTimeout = 8 * time.Second
 )
 
 func (o Options) withDefaults() Options {

@@ -36,9 +36,10 @@ type Metrics struct {
 	Delivery Delivery
 	Remote   Remote
 
-	shared     Shared
-	partitions *partitions
-	ready      atomic.Pointer[func() bool]
+	shared       Shared
+	partitions   *partitions
+	certificates *certificates
+	ready        atomic.Pointer[func() bool]
 }
 
 // Outcome says what became of a consumed record; each counts once.
@@ -167,13 +168,14 @@ func New(reg prometheus.Registerer, opts Options) *Metrics {
 	}
 	f := factory{promauto.With(reg)}
 	m := &Metrics{
-		Group:      newGroup(f, opts.Topics),
-		Delivery:   newDelivery(f),
-		Remote:     newRemote(f),
-		shared:     newShared(f, opts.Topics),
-		partitions: newPartitions(opts.Topics, opts.Now),
+		Group:        newGroup(f, opts.Topics),
+		Delivery:     newDelivery(f),
+		Remote:       newRemote(f),
+		shared:       newShared(f, opts.Topics),
+		partitions:   newPartitions(opts.Topics, opts.Now),
+		certificates: newCertificates(),
 	}
-	reg.MustRegister(m.partitions)
+	reg.MustRegister(m.partitions, m.certificates)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "joiner_ready",
 		Help: "1 while /readyz says ready, else 0.",

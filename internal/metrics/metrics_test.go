@@ -522,3 +522,17 @@ func BenchmarkJoinCounted(b *testing.B) {
 		task.AlertLatency.Observe(0.006)
 	}
 }
+
+func TestCertificatesHaveASeriesWhereThereIsOne(t *testing.T) {
+	m, reg := fresh(t)
+	const name = "joiner_tls_certificate_not_after_timestamp_seconds"
+	compare(t, reg, "", name)
+	expiry := now
+	m.SetCertificates("kafka", func() time.Time { return expiry })
+	m.SetCertificates("kafka_ca", func() time.Time { return time.Time{} })
+	const help = "# HELP " + name + " Until when the certificate is valid; of authorities, the first to expire.\n# TYPE " + name + " gauge\n"
+	compare(t, reg, help+name+`{use="kafka"} 1.7676072e+09`+"\n", name)
+	expiry = now.Add(time.Hour)
+	compare(t, reg, help+name+`{use="kafka"} 1.7676108e+09`+"\n", name)
+	lint(t, reg)
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // Every is how often a fault that repeats is logged.
@@ -43,9 +44,18 @@ func (l *Log) Warn(kind, message string, fields ...zap.Field) {
 	l.WarnFunc(kind, func() (string, []zap.Field) { return message, fields })
 }
 
+// Error is Warn for faults that somebody has to mend.
+func (l *Log) Error(kind, message string, fields ...zap.Field) {
+	l.write(zap.ErrorLevel, kind, func() (string, []zap.Field) { return message, fields })
+}
+
 // WarnFunc is Warn for a line that costs something to make: line is called only
 // where it is logged.
 func (l *Log) WarnFunc(kind string, line func() (message string, fields []zap.Field)) {
+	l.write(zap.WarnLevel, kind, line)
+}
+
+func (l *Log) write(level zapcore.Level, kind string, line func() (string, []zap.Field)) {
 	suppressed, ok := l.admit(kind)
 	if !ok {
 		return
@@ -54,7 +64,7 @@ func (l *Log) WarnFunc(kind string, line func() (message string, fields []zap.Fi
 	if suppressed > 0 {
 		fields = append(fields, zap.Int64("suppressed", suppressed))
 	}
-	l.log.Warn(message, fields...)
+	l.log.Log(level, message, fields...)
 }
 
 func (l *Log) admit(name string) (suppressed int64, ok bool) {

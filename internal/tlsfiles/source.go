@@ -45,6 +45,7 @@ type pair struct {
 // roots are the authorities, and the bytes that they were made from.
 type roots struct {
 	pem      []byte
+	certs    []*x509.Certificate
 	pool     *x509.CertPool // nil: the system's
 	notAfter time.Time      // the earliest
 }
@@ -93,6 +94,20 @@ func (s *Source) Client(serverName string, insecure bool) (*tls.Config, error) {
 		}
 	}
 	return conf, nil
+}
+
+// ClientBeside is as Client for a server that the system's authorities may vouch
+// for as well as those of the CA file, and that is shown no certificate.
+func (s *Source) ClientBeside() (*tls.Config, error) {
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("the system's authorities: %w", err)
+	}
+	_, r := s.read()
+	for _, c := range r.certs {
+		pool.AddCert(c)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}, nil
 }
 
 // Server returns a configuration for a listener, which reads the files again
@@ -237,7 +252,7 @@ func (s *Source) readRoots() (roots, error) {
 	if err != nil {
 		return roots{}, fmt.Errorf("%s: %w", s.file("ca_file", s.files.CA), err)
 	}
-	r := roots{pem: text, pool: x509.NewCertPool(), notAfter: certs[0].NotAfter}
+	r := roots{pem: text, certs: certs, pool: x509.NewCertPool(), notAfter: certs[0].NotAfter}
 	for _, c := range certs {
 		r.pool.AddCert(c)
 		if c.NotAfter.Before(r.notAfter) {
