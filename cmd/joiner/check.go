@@ -14,6 +14,7 @@ import (
 	"joiner/internal/enrich"
 	"joiner/internal/placement"
 	"joiner/internal/record"
+	"joiner/internal/remote"
 
 	"github.com/spf13/cobra"
 )
@@ -97,6 +98,9 @@ func checkOptions(loaded *config.Loaded) (check.Options, error) {
 		MaxMessageBytes: c.Delivery.MaxMessageBytes,
 		Advertised:      app.Advertised(c.Peer),
 		Warnings:        slices.Clone(loaded.Warnings),
+	}
+	if o.Dialled, err = remote.Allows(c.Peer.AllowedNames); err != nil {
+		return check.Options{}, fmt.Errorf("peer.allowed_names: %w", err)
 	}
 	for _, r := range c.Topics.Reserved {
 		o.Reserved = append(o.Reserved, r.Partition)

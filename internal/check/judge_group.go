@@ -188,11 +188,22 @@ func judgeAdvertise(j *judgement) []Finding {
 	case several && loopback(host):
 		return []Finding{warn(key, remedy, "%s is reached from this machine alone, and there are several replicas", j.Advertised)}
 	}
-	findings := j.sharedAddresses()
+	findings := j.memberAddresses()
+	if !j.dialled(j.Advertised) {
+		findings = append(findings, warn(key, dialRemedy, "%s is not among peer.allowed_names: pods of this configuration do not ask there", j.Advertised))
+	}
 	if len(findings) == 0 {
 		return []Finding{ok(key, "%s", j.Advertised)}
 	}
 	return findings
+}
+
+const dialRemedy = "add the host, or a pattern for it, to peer.allowed_names; or correct peer.advertise"
+
+// dialled tells whether pods of this configuration ask at an address.
+func (j *judgement) dialled(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err != nil || j.Dialled == nil || j.Dialled(host)
 }
 
 func loopback(host string) bool {
@@ -200,9 +211,9 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified())
 }
 
-// sharedAddresses finds members that advertise one address: questions for the
-// one reach the other.
-func (j *judgement) sharedAddresses() []Finding {
+// memberAddresses finds members that advertise one address, so that questions
+// for the one reach the other, and members that nobody will ask.
+func (j *judgement) memberAddresses() []Finding {
 	first := make(map[string]string)
 	var findings []Finding
 	for _, m := range j.facts.Group.Members {
@@ -214,6 +225,9 @@ func (j *judgement) sharedAddresses() []Finding {
 			findings = append(findings, warn("member "+member(m), "set peer.advertise apart in each pod", "advertises %s, and so does %s", at, other))
 		}
 		first[at] = member(m)
+		if !j.dialled(at) {
+			findings = append(findings, warn("member "+member(m), dialRemedy, "advertises %s, which is not among peer.allowed_names: pods of this configuration do not ask there", at))
+		}
 	}
 	return findings
 }

@@ -656,6 +656,15 @@ func TestJudge(t *testing.T) {
 			func(o *Options, _ *Facts) { o.Advertised = "" },
 			[]wantFinding{{"peer_advertise", Warning, "peer.advertise", "no address but loopback", "peer.advertise"}},
 		},
+		"addresses that are not dialled": {
+			all(group(t, "copartition", 2, nil), func(o *Options, _ *Facts) {
+				o.Dialled = func(host string) bool { return host == "10.0.0.2" }
+			}),
+			[]wantFinding{
+				{"peer_advertise", Warning, "peer.advertise", "10.0.0.1:8081 is not among peer.allowed_names", "peer.allowed_names"},
+				{"peer_advertise", Warning, "member m1 at 10.0.0.9", "advertises 10.0.0.1:8081, which is not among", "peer.allowed_names"},
+			},
+		},
 		"two members of one address": {
 			group(t, "copartition", 2, func(g *kafka.Group) { g.Members[1].UserData = g.Members[0].UserData }),
 			[]wantFinding{{"peer_advertise", Warning, "member m2 at 10.0.0.9", "advertises 10.0.0.1:8081, and so does m1", "apart in each pod"}},

@@ -37,8 +37,9 @@ type Options struct {
 	CommitInterval  time.Duration
 	MaxMessageBytes int // of outputs; 0: the topic's
 
-	Advertised string // peer address, host:port
-	Warnings   []string
+	Advertised string                 // peer address, host:port
+	Dialled    func(host string) bool // peer.allowed_names; nil: every host
+	Warnings   []string               // of the configuration
 	// Certificates are this side's own, by what they are for, with when they
 	// expire; zero: none.
 	Certificates map[string]time.Time
