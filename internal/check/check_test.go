@@ -84,12 +84,7 @@ func TestSampleIsBounded(t *testing.T) {
 // A server that takes connections and says nothing must not hold the check up:
 // the test ends, and says that nothing could be looked at.
 func TestSilentServer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	s := &stage{Cluster: &cluster.Cluster{Brokers: []string{l.Addr().String()}}, t: t}
+	s := &stage{Cluster: &cluster.Cluster{Brokers: []string{listener(t)}}, t: t}
 	o := s.options(topics{"m", "n", "a", "d"})
 	o.Timeout = time.Second
 	report, err := Run(context.Background(), o)
@@ -126,4 +121,15 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
+}
+
+// listener takes connections and says nothing.
+func listener(t *testing.T) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
 }

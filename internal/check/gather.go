@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -79,21 +80,30 @@ func (g *gatherer) run(ctx context.Context) {
 
 // visit visits the configured servers, and then every broker that they name.
 func (g *gatherer) visit(ctx context.Context) {
-	ctx, cancel := g.step(ctx)
-	defer cancel()
 	f := g.facts
 	f.Bootstrap = make([]kafka.Visit, len(g.o.Kafka.Brokers))
-	sideBySide(len(f.Bootstrap), len(f.Bootstrap), func(i int) {
-		f.Bootstrap[i] = g.survey.Visit(ctx, -1, g.o.Kafka.Brokers[i])
+	sideBySide(len(f.Bootstrap), visitors, func(i int) {
+		f.Bootstrap[i] = g.visitOne(ctx, kafka.BrokerAddress{ID: -1, Address: g.o.Kafka.Brokers[i]})
 	})
 	brokers := advertised(f.Bootstrap)
 	f.Brokers = make([]kafka.Visit, len(brokers))
-	sideBySide(len(brokers), visitors, func(i int) {
-		f.Brokers[i] = g.survey.Visit(ctx, brokers[i].ID, brokers[i].Address)
-	})
+	sideBySide(len(brokers), visitors, func(i int) { f.Brokers[i] = g.visitOne(ctx, brokers[i]) })
 }
 
-const visitors = 16 // at once
+const visitors = 32 // at once
+
+// visitOne gives each an eighth of the time: a broker that is paused takes the
+// connection and then says nothing.
+func (g *gatherer) visitOne(ctx context.Context, at kafka.BrokerAddress) kafka.Visit {
+	limit := g.o.Timeout / 8
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	v := g.survey.Visit(ctx, at.ID, at.Address)
+	if errors.Is(v.Err, context.DeadlineExceeded) {
+		v.Err = fmt.Errorf("no answer within %s", span(limit))
+	}
+	return v
+}
 
 // advertised are the brokers that anybody told of, by number.
 func advertised(visits []kafka.Visit) []kafka.BrokerAddress {
@@ -116,7 +126,36 @@ func (g *gatherer) connect(ctx context.Context) {
 	}
 	ctx, cancel := g.step(ctx)
 	defer cancel()
-	g.clients, f.Connected = kafka.Connect(ctx, g.o.Kafka)
+	o := g.o.Kafka
+	o.Brokers, o.Dial = nil, g.dialer()
+	for _, v := range f.Bootstrap {
+		if answers(v) {
+			o.Brokers = append(o.Brokers, v.Address)
+		}
+	}
+	g.clients, f.Connected = kafka.Connect(ctx, o)
+}
+
+// dialer refuses at once to call brokers that did not answer before. The
+// clients would wait for each again, one request after the other, and the time
+// would be over before the others were asked.
+func (g *gatherer) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
+	away := make(map[string]error)
+	for _, v := range slices.Concat(g.facts.Bootstrap, g.facts.Brokers) {
+		if !answers(v) {
+			away[v.Address] = v.Err
+		}
+	}
+	dial := g.o.Kafka.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if err := away[address]; err != nil {
+			return nil, err
+		}
+		return dial(ctx, network, address)
+	}
 }
 
 func answers(v kafka.Visit) bool { return v.Err == nil }
@@ -214,12 +253,16 @@ func (g *gatherer) read(ctx context.Context) {
 }
 
 func (g *gatherer) committed(ctx context.Context, partitions map[string][]int32) {
+	f := g.facts
 	if len(partitions) == 0 {
+		return
+	}
+	if f.GroupErr != nil { // the same coordinator, and the same right
+		f.CommittedErr = f.GroupErr
 		return
 	}
 	ctx, cancel := g.step(ctx)
 	defer cancel()
-	f := g.facts
 	offsets, err := g.clients.CommittedOffsets(ctx, partitions)
 	if err != nil {
 		f.CommittedErr = err

@@ -109,6 +109,28 @@ func judgeBrokers(j *judgement) []Finding {
 		findings = append(findings, fail(broker(v), "advertised.listeners must be reachable from here; "+reachRemedy(v.Err),
 			"cannot be reached, so the partitions that it leads cannot be read or written: %v", v.Err))
 	}
+	return append(findings, j.absent()...)
+}
+
+// absent finds brokers that hold replicas and are not in the cluster now.
+func (j *judgement) absent() []Finding {
+	holds := make(map[int32][]string)
+	for _, topic := range j.topics() {
+		for _, p := range j.facts.Layouts[topic].Partitions {
+			for _, id := range p.Replicas {
+				if !slices.Contains(holds[id], topic) {
+					holds[id] = append(holds[id], topic)
+				}
+			}
+		}
+	}
+	for _, v := range j.facts.Brokers {
+		delete(holds, v.ID)
+	}
+	var findings []Finding
+	for _, id := range slices.Sorted(maps.Keys(holds)) {
+		findings = append(findings, warn(fmt.Sprintf("broker %d", id), "start it", "is not in the cluster now, and holds replicas of %s", strings.Join(holds[id], ", ")))
+	}
 	return findings
 }
 

@@ -195,6 +195,15 @@ func TestJudge(t *testing.T) {
 				{"broker_settings", Warning, "broker 3 (c:9092)", "could not be looked at", ""},
 			},
 		},
+		"a broker that has left": {
+			all(func(_ *Options, f *Facts) { f.Brokers = f.Brokers[:2] }, layout(deadTopic, func(l *kafka.Layout) {
+				l.Partitions[3].InSync = []int32{1, 2}
+			})),
+			[]wantFinding{
+				{"brokers", Warning, "broker 3", "holds replicas of market-updates, notifications, enriched-alerts, enriched-alerts-dlq", "start it"},
+				{"replication", Warning, "enriched-alerts-dlq", "partition 3 under-replicated", "start the brokers"},
+			},
+		},
 		"brokers too old for exactly-once": {
 			func(o *Options, f *Facts) { o.ExactlyOnce = true; f.Brokers[1].APIs[apiTxnOffsetCommit] = 2 },
 			[]wantFinding{{"broker_apis", Failure, "broker 2 (b:9092)", "TxnOffsetCommit version 3", "2.5 or newer"}},
@@ -445,6 +454,20 @@ func TestJudge(t *testing.T) {
 				one(record.Notification, behind(40*time.Second)),
 			),
 			[]wantFinding{{"retention", Warning, "notifications", "near the retention in partition 2: it is 40s behind, and records are deleted after 1m", "raise retention.ms"}},
+		},
+		"retention near a group that has read nothing": {
+			all(
+				setting(noteTopic, "retention.ms", "60000"),
+				one(record.Notification, func(p *PartitionFacts) { p.Committed = 0; behind(30 * time.Second)(p) }),
+			),
+			[]wantFinding{{"retention", Warning, "notifications", "it is 30s behind", "raise retention.ms"}},
+		},
+		"a group that has read everything": {
+			all(
+				setting(noteTopic, "retention.ms", "60000"),
+				each(record.Notification, func(p *PartitionFacts) { p.Committed = 1000; behind(time.Hour)(p) }),
+			),
+			nil,
 		},
 		"retention about to pass the group": {
 			all(

@@ -63,7 +63,10 @@ func (g *gatherer) sample(ctx context.Context) {
 			gatherer: g, input: input, facts: &in[at.side].Partitions[at.index], guess: guesses[at.side],
 			side: record.Side(at.side), count: int32(len(in[at.side].Partitions)), previous: previous[input.Topic], budget: budget,
 		}
-		t.facts.Err = t.read(ctx)
+		t.facts.Err = g.leaderAway(t.input.Topic, at.index)
+		if t.facts.Err == nil {
+			t.facts.Err = t.bounded(ctx)
+		}
 	})
 	for side := range guesses {
 		in[side].Keys, in[side].Misplaced = suspectOf(guesses[side].all), suspectOf(guesses[side].misplaced)
@@ -80,6 +83,28 @@ type tail struct {
 	count    int32 // partitions of the topic
 	previous int32 // before it grew; 0: not known
 	budget   int64 // bytes to sample
+}
+
+// leaderAway says why a partition cannot be read, where that is known already.
+func (g *gatherer) leaderAway(topic string, index int) error {
+	leader := g.facts.Layouts[topic].Partitions[index].Leader
+	if leader < 0 {
+		return errors.New("no leader")
+	}
+	for _, v := range g.facts.Brokers {
+		if v.ID == leader && !answers(v) {
+			return fmt.Errorf("its leader, broker %d, is away: %w", leader, v.Err)
+		}
+	}
+	return nil
+}
+
+// bounded gives each partition a quarter of the time, so that one whose leader
+// goes away meanwhile does not take that of the others.
+func (t *tail) bounded(ctx context.Context) error {
+	ctx, cancel := t.step(ctx)
+	defer cancel()
+	return t.read(ctx)
 }
 
 // errEnough ends a read.
