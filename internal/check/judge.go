@@ -200,7 +200,7 @@ func (j *judgement) partitions(side record.Side) ([]PartitionFacts, []Finding) {
 	}
 	hidden := unseen(topic, "Read", topicNamed(topic), why)
 	if !denied(why) {
-		hidden.Message = fmt.Sprintf("%s could not be read: %v", numbered(blind), why)
+		hidden.Message = fmt.Sprintf("%s could not be read: %v", numbered("partition", blind), why)
 	}
 	return seen, []Finding{hidden}
 }
@@ -260,8 +260,8 @@ func (s settings) deletes() bool  { return strings.Contains(s["cleanup.policy"],
 // logAppendTime tells whether the broker replaces timestamps.
 func (s settings) logAppendTime() bool { return s["message.timestamp.type"] == "LogAppendTime" }
 
-// numbered names partitions, the first few of many.
-func numbered(ids []int32) string {
+// numbered names partitions or brokers, the first few of many.
+func numbered(what string, ids []int32) string {
 	const most = 8
 	slices.Sort(ids)
 	words := make([]string, 0, most)
@@ -271,11 +271,11 @@ func numbered(ids []int32) string {
 	list := strings.Join(words, ", ")
 	switch {
 	case len(ids) > most:
-		return fmt.Sprintf("partitions %s and %d more", list, len(ids)-most)
+		return fmt.Sprintf("%ss %s and %d more", what, list, len(ids)-most)
 	case len(ids) == 1:
-		return "partition " + list
+		return what + " " + list
 	}
-	return "partitions " + list
+	return what + "s " + list
 }
 
 // span writes a duration for people, two digits or so.

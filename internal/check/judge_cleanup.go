@@ -211,7 +211,7 @@ func (j *judgement) judgeCommittedIn(side record.Side) []Finding {
 	}
 	if len(above) > 0 {
 		findings = append(findings, fail(topic, "if the topic was made anew on purpose, go on: the group begins at its start; else find out what was truncated",
-			"the group's offsets in %s are above the end of the log: it was truncated or made anew", numbered(above)))
+			"the group's offsets in %s are above the end of the log: it was truncated or made anew", numbered("partition", above)))
 	}
 	if len(findings) > 0 {
 		return findings

@@ -201,7 +201,7 @@ func TestJudge(t *testing.T) {
 			})),
 			[]wantFinding{
 				{"brokers", Warning, "broker 3", "holds replicas of market-updates, notifications, enriched-alerts, enriched-alerts-dlq", "start it"},
-				{"replication", Warning, "enriched-alerts-dlq", "partition 3 under-replicated", "start the brokers"},
+				{"replication", Warning, "enriched-alerts-dlq", "partition 3 under-replicated now: broker 3 not in sync", "start the brokers"},
 			},
 		},
 		"brokers too old for exactly-once": {
@@ -358,7 +358,7 @@ func TestJudge(t *testing.T) {
 				setting(alertTopic, "min.insync.replicas", "1"),
 			),
 			[]wantFinding{
-				{"replication", Warning, "market-updates", "partition 3 under-replicated", "start the brokers"},
+				{"replication", Warning, "market-updates", "partition 3 under-replicated now: broker 3 not in sync", "start the brokers"},
 				{"replication", Warning, "enriched-alerts", "one replica", "replication factor of 3"},
 			},
 		},
@@ -379,7 +379,7 @@ func TestJudge(t *testing.T) {
 		"too few in sync": {
 			layout(alertTopic, func(l *kafka.Layout) { l.Partitions[3].InSync = []int32{1} }),
 			[]wantFinding{
-				{"replication", Warning, "enriched-alerts", "partition 3 under-replicated", ""},
+				{"replication", Warning, "enriched-alerts", "partition 3 under-replicated now: brokers 2, 3 not in sync", ""},
 				{"min_insync_replicas", Failure, "enriched-alerts", "is 2 and only 1 in sync now", "start the brokers"},
 			},
 		},

@@ -40,7 +40,7 @@ func judgeLeaders(topic string, l kafka.Layout) Finding {
 		}
 	}
 	if len(without) > 0 {
-		return fail(topic, "start the brokers that hold them: see replication", "%s without a leader: nothing can be read from or written to there", numbered(without))
+		return fail(topic, "start the brokers that hold them: see replication", "%s without a leader: nothing can be read from or written to there", numbered("partition", without))
 	}
 	return ok(topic, "%s", count(len(l.Partitions), "partition"))
 }
@@ -98,7 +98,7 @@ func (j *judgement) judgeReservedIn(topic string, partitions int32) Finding {
 	const remedy = "correct topics.reserved, or grow both inputs"
 	switch {
 	case len(beyond) > 0:
-		return fail(topic, remedy, "topics.reserved names %s, and there are partitions 0 to %d", numbered(beyond), partitions-1)
+		return fail(topic, remedy, "topics.reserved names %s, and there are partitions 0 to %d", numbered("partition", beyond), partitions-1)
 	case len(inside) >= int(partitions):
 		return fail(topic, remedy, "all %d partitions are reserved: no other symbol has a place", partitions)
 	}
@@ -183,15 +183,20 @@ func judgeReplication(j *judgement) []Finding {
 
 func judgeReplicationOf(topic string, l kafka.Layout) Finding {
 	least, _ := copies(l)
-	var under []int32
+	var under, behind []int32
 	for _, p := range l.Partitions {
 		if len(p.InSync) < len(p.Replicas) {
 			under = append(under, p.ID)
 		}
+		for _, id := range p.Replicas {
+			if !slices.Contains(p.InSync, id) && !slices.Contains(behind, id) {
+				behind = append(behind, id)
+			}
+		}
 	}
 	switch {
 	case len(under) > 0:
-		return warn(topic, "start the brokers that are away, or wait until they have caught up", "%s under-replicated now: fewer in-sync replicas than replicas", numbered(under))
+		return warn(topic, "start the brokers that are away, or wait until they have caught up", "%s under-replicated now: %s not in sync", numbered("partition", under), numbered("broker", behind))
 	case least < 2:
 		return warn(topic, "give it a replication factor of 3", "has one replica: the loss of one broker stops it, and may lose what it holds")
 	}
