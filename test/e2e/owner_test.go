@@ -17,6 +17,7 @@ const (
 type roundRobin struct {
 	*World
 	settings Settings
+	symbols  []string
 	pods     Pods
 	all      Pods // those that have ended too
 	load     *Steady
@@ -26,13 +27,13 @@ type roundRobin struct {
 func startRoundRobin(t *testing.T, pods int, settings Settings) *roundRobin {
 	t.Helper()
 	g := &roundRobin{World: NewWorld(t, remotePartitions, nil), settings: settings}
-	symbols := SymbolsOf(g.World, "S", remotePartitions, 10)
-	g.Seed(symbols)
+	g.symbols = SymbolsOf(g.World, "S", remotePartitions, 10)
+	g.Seed(g.symbols)
 	g.pods = g.Pods(pods, settings)
 	g.all = slices.Clone(g.pods)
 	g.pods.AwaitShared(remotePartitions).alone(t)
 	g.tail = g.Tail()
-	g.load = g.Steady(remoteTicks, remoteNotes, symbols)
+	g.load = g.Steady(remoteTicks, remoteNotes, g.symbols)
 	g.AwaitCount(g.Alerts, remoteNotes, g.pods)
 	return g
 }
@@ -110,10 +111,13 @@ func TestKafkaOwnerKilled(t *testing.T) {
 		"group.strategy": "roundrobin", "group.session_timeout": session.String(), "delivery.commit_interval": "200ms",
 	})
 
+	g.statusAgrees()
 	victim := g.pods[0]
 	l := g.step("killed", func() {
+		before := g.pods[1].GroupStatus()
 		victim.Kill()
 		g.leave(victim)
+		g.killedIsSeen(before)
 	})
 	if l["timeout"]+l["error"] == 0 {
 		t.Errorf("no look-up failed though an owner was killed: %s", l)
