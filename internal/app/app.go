@@ -60,6 +60,7 @@ type App struct {
 	addr    atomic.Value // net.Addr
 	views   *status.Source
 	peer    atomic.Value // net.Addr
+	peering peerAccess
 	strats  []sarama.BalanceStrategy
 	remote  atomic.Pointer[remote.Client] // nil before Run
 
@@ -107,12 +108,17 @@ func New(o Options) (*App, error) {
 	if a.places, err = newPlaces(c.Topics); err != nil {
 		return nil, err
 	}
+	if a.peering, err = newPeerAccess(c.Peer, a.faults); err != nil {
+		return nil, err
+	}
 	a.keys = newWatch(c.Topics, a.places, a.faults)
 	if a.access, err = kafka.NewAccess(KafkaSecurity(c.Kafka), c.Kafka.ClientID, o.Logger); err != nil {
 		return nil, err
 	}
 	a.metrics.SetCertificates("kafka", func() time.Time { cert, _ := a.access.NotAfter(); return cert })
 	a.metrics.SetCertificates("kafka_ca", func() time.Time { _, ca := a.access.NotAfter(); return ca })
+	a.metrics.SetCertificates("peer", func() time.Time { cert, _ := a.peering.notAfter(); return cert })
+	a.metrics.SetCertificates("peer_ca", func() time.Time { _, ca := a.peering.notAfter(); return ca })
 	a.member = member.New(member.Options{
 		Topics: a.topics, NewTask: a.newTask, Interrupt: a.interruptJoin,
 		Fetcher: func() member.Fetcher { return fetcher{a.fetcher} },
@@ -139,7 +145,8 @@ func Check(c config.Config) error {
 	// Files that can be read may still hold no certificate, or two that do not
 	// belong together.
 	_, secured := kafka.NewAccess(KafkaSecurity(c.Kafka), c.Kafka.ClientID, nil)
-	return errors.Join(a.decoders(), placed, secured)
+	_, peered := newPeerAccess(c.Peer, sampled.New(zap.NewNop(), nil))
+	return errors.Join(a.decoders(), placed, secured, peered)
 }
 
 func (a *App) decoders() (err error) {

@@ -21,7 +21,8 @@ import (
 func (a *App) listenPeers(ctx context.Context, s *stack) error {
 	c := a.o.Config
 	peer, err := remote.Listen(ctx, remote.ServerOptions{
-		Listen: c.Peer.Listen, Group: self{a}, Status: http.HandlerFunc(a.part), Log: a.log,
+		Listen: c.Peer.Listen, Group: self{a}, Status: http.HandlerFunc(a.part),
+		TLS: a.peering.server(), Token: a.peering.token, Log: a.log,
 	})
 	if err != nil {
 		return err
@@ -30,8 +31,8 @@ func (a *App) listenPeers(ctx context.Context, s *stack) error {
 	a.peer.Store(peer.Addr())
 	client, err := remote.NewClient(remote.ClientOptions{
 		Group: self{a}, Timeout: c.Join.RemoteTimeout, Patience: c.Join.RemotePatience,
-		AllowedNames: c.Peer.AllowedNames,
-		Metrics:      &a.metrics.Remote, Log: a.log,
+		TLS: a.peering.client(), Token: a.peering.token, AllowedNames: c.Peer.AllowedNames,
+		Metrics: &a.metrics.Remote, Log: a.log,
 	})
 	if err != nil {
 		return err

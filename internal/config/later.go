@@ -22,9 +22,6 @@ func later() []gate {
 		{"delivery.transactional_id_prefix", "exactly-once delivery"},
 		{"state.dir", "checkpoints"},
 		{"state.checkpoint_interval", "checkpoints"},
-		{"peer.tls.enabled", "look-ups between pods"},
-		{"peer.token", "look-ups between pods"},
-		{"peer.token_file", "look-ups between pods"},
 	}
 }
 

@@ -104,7 +104,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		Protocols:         onlyHTTP1(),
 	}
 	if o.TLS != nil {
-		ln = tls.NewListener(ln, o.TLS)
+		ln = tls.NewListener(ln, withoutHTTP2(o.TLS))
 	}
 	go func() {
 		defer close(s.done)
@@ -120,6 +120,26 @@ func onlyHTTP1() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	return p
+}
+
+// withoutHTTP2 keeps a client from agreeing to what is not served.
+func withoutHTTP2(conf *tls.Config) *tls.Config {
+	conf = conf.Clone()
+	conf.NextProtos = []string{"http/1.1"}
+	inner := conf.GetConfigForClient
+	if inner == nil {
+		return conf
+	}
+	conf.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		c, err := inner(hello)
+		if err != nil || c == nil {
+			return nil, err
+		}
+		c = c.Clone()
+		c.NextProtos = []string{"http/1.1"}
+		return c, nil
+	}
+	return conf
 }
 
 // Addr is where it listens, with the real port.
