@@ -103,8 +103,9 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	var left []*question
 	for _, item := range c.due.items {
-		if item.question != nil {
-			left = append(left, item.question)
+		if x := item.question; x != nil {
+			x.place = 0
+			left = append(left, x)
 		}
 	}
 	for _, o := range c.owners {

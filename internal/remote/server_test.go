@@ -1,0 +1,283 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"joiner/internal/metrics"
+	"joiner/internal/task"
+)
+
+func post(t *testing.T, c *http.Client, method, url string, body []byte) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+func TestServerBounds(t *testing.T) {
+	f, _ := ownerB()
+	s := serve(t, f, func(o *ServerOptions) {
+		o.Status = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a bug") })
+	})
+	c := &http.Client{Transport: &http.Transport{}}
+	defer c.CloseIdleConnections()
+	many := requestTo(1)
+	many.asked = make([]asked, MaxKeys+1)
+	url := "http://" + s.Addr().String()
+	for _, r := range []struct {
+		name, method, path string
+		body               []byte
+		want               int
+	}{
+		{"a look-up", "POST", lookupPath, requestTo(1).encode(), 200},
+		{"a panic", "GET", statusPath, nil, 500},
+		{"another method", "GET", lookupPath, nil, 405},
+		{"another path", "GET", "/metrics", nil, 404},
+		{"the root", "GET", "/", nil, 404},
+		{"nonsense", "POST", lookupPath, []byte("hello"), 400},
+		{"nothing", "POST", lookupPath, nil, 400},
+		{"too large", "POST", lookupPath, make([]byte, MaxBytes+1), 413},
+		{"too many keys", "POST", lookupPath, many.encode(), 413},
+		{"a look-up after all that", "POST", lookupPath, requestTo(1).encode(), 200},
+	} {
+		if got := post(t, c, r.method, url+r.path, r.body); got != r.want {
+			t.Errorf("%s: status %d, want %d", r.name, got, r.want)
+		}
+	}
+	bare := serve(t, f, nil)
+	if got := post(t, c, "GET", "http://"+bare.Addr().String()+statusPath, nil); got != 404 {
+		t.Errorf("status where there is none: %d", got)
+	}
+}
+
+// One request more than may be under way is told so, counted as an overload, and
+// asked again.
+func TestTooManyRequests(t *testing.T) {
+	p := newPair(t, func(o *ServerOptions) { o.limits.inFlight = 1 }, nil)
+	p.server.slots <- struct{}{}
+	got := make(chan task.Answer, 1)
+	p.client.Ask(t.Context(), task.Query{Symbol: "BBCA", Partition: 1, At: 1500}, Everywhere, func(a task.Answer) { got <- a })
+	await(t, "an overload", func() bool { return p.client.count(metrics.LookupOverload) > 0 })
+	<-p.server.slots
+	if a := p.client.get(t, got); a.Outcome != task.Found {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	f := newFake("b")
+	s := serve(t, f, func(o *ServerOptions) {
+		o.Status = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"id":"b"}`)) })
+	})
+	c := ask(t, newFake("a"), nil)
+	got, err := c.Status(t.Context(), s.Addr().String())
+	if err != nil || string(got) != `{"id":"b"}` {
+		t.Errorf("%s, %v", got, err)
+	}
+	large := serve(t, f, func(o *ServerOptions) {
+		o.Status = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, maxStatusBytes+1)) })
+	})
+	if _, err := c.Status(t.Context(), large.Addr().String()); err == nil {
+		t.Error("a status without bounds")
+	}
+	var status statusError
+	if _, err := c.Status(t.Context(), serve(t, f, nil).Addr().String()); !errors.As(err, &status) || status.code != 404 {
+		t.Errorf("%v", err)
+	}
+}
+
+// authority signs certificates for 127.0.0.1.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
+		NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{key: key, pool: x509.NewCertPool()}
+	if a.cert, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	a.pool.AddCert(a.cert)
+	return a
+}
+
+func (a *authority) sign(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func (a *authority) server(t *testing.T) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{a.sign(t)}}
+}
+
+func (a *authority) client(certs ...tls.Certificate) func(string) (*tls.Config, error) {
+	return func(host string) (*tls.Config, error) {
+		return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: a.pool, ServerName: host, Certificates: certs}, nil
+	}
+}
+
+func tokenOf(text string) Token { return func() (string, error) { return text, nil } }
+
+// Who may ask, and whom: with TLS, client certificates and a token, each side
+// refuses whom it does not know.
+func TestWhoMayAsk(t *testing.T) {
+	ours, theirs := newAuthority(t), newAuthority(t)
+	mutual := ours.server(t)
+	mutual.ClientAuth, mutual.ClientCAs = tls.RequireAndVerifyClientCert, ours.pool
+	for _, c := range []struct {
+		name   string
+		server func(*ServerOptions)
+		client func(*ClientOptions)
+		want   task.Outcome
+		log    string
+	}{
+		{"TLS", func(o *ServerOptions) { o.TLS = ours.server(t) }, func(o *ClientOptions) { o.TLS = ours.client() }, task.Found, ""},
+		{"another authority's server", func(o *ServerOptions) { o.TLS = theirs.server(t) }, func(o *ClientOptions) { o.TLS, o.Token = ours.client(), tokenOf("s3cret") }, task.Unanswered, "certificate"},
+		{"no TLS on the other side", nil, func(o *ClientOptions) { o.TLS = ours.client() }, task.Unanswered, "HTTPS"},
+		{"no TLS on this side", func(o *ServerOptions) { o.TLS = ours.server(t) }, nil, task.Unanswered, "HTTP"},
+		{"client certificate", func(o *ServerOptions) { o.TLS = mutual }, func(o *ClientOptions) { o.TLS = ours.client(ours.sign(t)) }, task.Found, ""},
+		{"no client certificate", func(o *ServerOptions) { o.TLS = mutual }, func(o *ClientOptions) { o.TLS = ours.client() }, task.Unanswered, "certificate"},
+		{"another authority's client", func(o *ServerOptions) { o.TLS = mutual }, func(o *ClientOptions) { o.TLS = ours.client(theirs.sign(t)) }, task.Unanswered, "certificate"},
+		{"token", withToken(ours, t, "s3cret"), func(o *ClientOptions) { o.TLS, o.Token = ours.client(), tokenOf("s3cret") }, task.Found, ""},
+		{"wrong token", withToken(ours, t, "s3cret"), func(o *ClientOptions) { o.TLS, o.Token = ours.client(), tokenOf("s3cre") }, task.Unanswered, "peer.token"},
+		{"no token", withToken(ours, t, "s3cret"), func(o *ClientOptions) { o.TLS = ours.client() }, task.Unanswered, "peer.token"},
+		{"an empty token is none", withToken(ours, t, ""), func(o *ClientOptions) { o.TLS, o.Token = ours.client(), tokenOf("") }, task.Unanswered, "peer.token"},
+		{"a token that cannot be read", withToken(ours, t, "s3cret"), func(o *ClientOptions) {
+			o.TLS, o.Token = ours.client(), func() (string, error) { return "", errors.New("no such file") }
+		}, task.Unanswered, "no such file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			core, logs := observer.New(zap.DebugLevel)
+			p := newPair(t, c.server, func(o *ClientOptions) {
+				o.Patience, o.Log = 200*time.Millisecond, zap.New(core)
+				if c.want == task.Found {
+					o.Patience = patience
+				}
+				if c.client != nil {
+					c.client(o)
+				}
+			})
+			if a := p.client.one(t, 1, "BBCA"); a.Outcome != c.want {
+				t.Errorf("%+v", a)
+			}
+			text := ""
+			for _, e := range logs.All() {
+				text += fmt.Sprintln(e.Message, e.ContextMap())
+			}
+			if !strings.Contains(text, c.log) || strings.Contains(text, "s3cret") {
+				t.Errorf("log %q, want %q in it and no token", text, c.log)
+			}
+		})
+	}
+}
+
+func withToken(a *authority, t *testing.T, token string) func(*ServerOptions) {
+	return func(o *ServerOptions) { o.TLS, o.Token = a.server(t), tokenOf(token) }
+}
+
+// A token that rotates is the new one with the next request, on a connection
+// that stays.
+func TestTokenRotates(t *testing.T) {
+	ca := newAuthority(t)
+	var now atomic.Value
+	now.Store("one")
+	token := func() (string, error) { return now.Load().(string), nil }
+	p := newPair(t, func(o *ServerOptions) { o.TLS, o.Token = ca.server(t), token },
+		func(o *ClientOptions) { o.TLS, o.Token = ca.client(), token })
+	for _, text := range []string{"one", "two"} {
+		now.Store(text)
+		if a := p.client.one(t, 1, "BBCA"); a.Outcome != task.Found {
+			t.Errorf("%s: %+v", text, a)
+		}
+	}
+	if n := p.client.count(metrics.LookupError); n != 0 {
+		t.Errorf("%d errors", n)
+	}
+}
+
+func TestTokenNeedsTLS(t *testing.T) {
+	f := newFake("a")
+	if _, err := NewClient(ClientOptions{Group: f, Token: tokenOf("x"), Log: zap.NewNop()}); err == nil {
+		t.Error("a client would send its token in the clear")
+	}
+	if _, err := Listen(context.Background(), ServerOptions{Listen: "127.0.0.1:0", Group: f, Token: tokenOf("x"), Log: zap.NewNop()}); err == nil {
+		t.Error("a server would be sent tokens in the clear")
+	}
+}
+
+func TestNames(t *testing.T) {
+	n, err := newNames([]string{"pod-0.joiner", "*.Pods.example", "10.1.0.0/16", "192.0.2.7", "::1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]bool{
+		"pod-0.joiner": true, "POD-0.joiner.": true, "pod-1.joiner": false, "pod-0.joiner.evil": false,
+		"a.pods.example": true, "a.b.pods.example": true, "pods.example": false, "xpods.example": false,
+		"10.1.2.3": true, "10.2.0.1": false, "192.0.2.7": true, "::ffff:192.0.2.7": true, "::1": true, "0:0:0:0:0:0:0:1": true,
+		"localhost": false, "": false, "10.1.2.3.evil": false,
+	} {
+		if got := n.has(host); got != want {
+			t.Errorf("%q: %v, want %v", host, got, want)
+		}
+	}
+	if all, _ := newNames(nil); !all.has("anything") {
+		t.Error("no names must mean all")
+	}
+	for _, entry := range []string{"", "pod:8081", "*", "*.", "a.*.b", "10.0.0.0/33", "user@host"} {
+		if err := CheckName(entry); err == nil {
+			t.Errorf("%q is taken", entry)
+		}
+	}
+}
