@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -65,5 +66,30 @@ failure  input_topics  market-updates  does not exist
 		`{"id":"input_topics","status":"failure","subject":"market-updates","message":"does not exist","remedy":"create it"}],"failed":1,"warned":1}`
 	if string(object) != wantObject {
 		t.Errorf("got %s", object)
+	}
+}
+
+func TestSpan(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 250 * time.Millisecond: "250ms", time.Second: "1s", 1500 * time.Millisecond: "1.5s", time.Minute: "1m",
+		90 * time.Minute: "1.5h", time.Hour: "1h", 47 * time.Hour: "47h", 48 * time.Hour: "2d", 7 * 24 * time.Hour: "7d",
+		-2 * time.Hour: "-2h", unlimited: "unlimited",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("span(%d): got %q, want %q", int64(d), got, want)
+		}
+	}
+}
+
+func TestNumbered(t *testing.T) {
+	for want, ids := range map[string][]int32{
+		"partition 3":                                  {3},
+		"partitions 1, 2":                              {2, 1},
+		"partitions 0, 1, 2, 3, 4, 5, 6, 7":            {0, 1, 2, 3, 4, 5, 6, 7},
+		"partitions 0, 1, 2, 3, 4, 5, 6, 7 and 2 more": {9, 8, 7, 6, 5, 4, 3, 2, 1, 0},
+	} {
+		if got := numbered("partition", ids); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
