@@ -12,9 +12,11 @@ import (
 	"joiner/internal/check"
 	"joiner/internal/config"
 	"joiner/internal/enrich"
+	"joiner/internal/kafka"
 	"joiner/internal/placement"
 	"joiner/internal/record"
 	"joiner/internal/remote"
+	"joiner/internal/tlsfiles"
 
 	"github.com/spf13/cobra"
 )
@@ -99,6 +101,9 @@ func checkOptions(loaded *config.Loaded) (check.Options, error) {
 		Advertised:      app.Advertised(c.Peer),
 		Warnings:        slices.Clone(loaded.Warnings),
 	}
+	if err := checkSecurity(&o, c); err != nil {
+		return check.Options{}, err
+	}
 	if o.Dialled, err = remote.Allows(c.Peer.AllowedNames); err != nil {
 		return check.Options{}, fmt.Errorf("peer.allowed_names: %w", err)
 	}
@@ -106,6 +111,27 @@ func checkOptions(loaded *config.Loaded) (check.Options, error) {
 		o.Reserved = append(o.Reserved, r.Partition)
 	}
 	return o, nil
+}
+
+// checkSecurity makes what connections are secured with, and notes until when
+// this side's certificates are valid.
+func checkSecurity(o *check.Options, c config.Config) (err error) {
+	o.Certificates = make(map[string]time.Time)
+	if o.Kafka.Access, err = kafka.NewAccess(o.Kafka.Security, c.Kafka.ClientID, nil); err != nil {
+		return err // it names the key
+	}
+	o.Certificates["kafka"], o.Certificates["kafka_ca"] = o.Kafka.Access.NotAfter()
+	if !c.Peer.TLS.Enabled {
+		return nil
+	}
+	peer, err := tlsfiles.New(tlsfiles.Files{
+		CA: c.Peer.TLS.CAFile, Cert: c.Peer.TLS.CertFile, Key: c.Peer.TLS.KeyFile, Section: "peer.tls",
+	})
+	if err != nil {
+		return err // it names the key
+	}
+	o.Certificates["peer"], o.Certificates["peer_ca"] = peer.NotAfter()
+	return nil
 }
 
 func checkInputs(c config.Config) (inputs [record.Sides]check.Input, err error) {

@@ -236,7 +236,7 @@ func (s *stage) visits(o Options) []kafka.Visit {
 		s.t.Fatal(err)
 	}
 	defer survey.Close()
-	v := survey.Visit(s.ctx, -1, s.Brokers[0])
+	v := survey.Visit(s.ctx, -1, o.Kafka.Brokers[0])
 	if v.Err != nil {
 		s.t.Fatal(v.Err)
 	}
@@ -293,5 +293,5 @@ func (s *stage) joinsNewer(group string, topics ...string) {
 }
 
 func without(list []wantFinding, one wantFinding) []wantFinding {
-	return slices.DeleteFunc(list, func(w wantFinding) bool { return w == one })
+	return slices.DeleteFunc(slices.Clone(list), func(w wantFinding) bool { return w == one })
 }

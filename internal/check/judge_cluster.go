@@ -69,22 +69,24 @@ func strangers(visits []kafka.Visit) []Finding {
 		"the bootstrap servers belong to %d clusters: %s", len(clusters), strings.Join(list, ", "))}
 }
 
-// refusedEntry tells whether the broker is there and does not let us in.
-func refusedEntry(err error) bool { return errors.Is(err, sarama.ErrSASLAuthenticationFailed) }
+// refusedEntry tells whether the broker is there and cannot be talked to.
+func refusedEntry(err error) bool {
+	var refused *kafka.Refused
+	return errors.As(err, &refused)
+}
 
 // reachRemedy says what to do about a broker that cannot be reached.
 func reachRemedy(err error) string {
 	var dns *net.DNSError
+	var refused *kafka.Refused
 	text := err.Error()
 	switch {
-	case refusedEntry(err):
-		return "correct kafka.sasl: the broker refuses these credentials"
+	case errors.As(err, &refused) && refused.As != "":
+		return "correct kafka.sasl, or the user on the brokers"
+	case errors.As(err, &refused):
+		return "correct kafka.tls: ca_file must hold the authority that signed the broker's certificate, server_name the name in it, and cert_file a certificate that the broker takes; or use a listener that speaks TLS"
 	case errors.As(err, &dns):
 		return "correct the name, or the resolver of this machine"
-	case strings.Contains(text, "x509") || strings.Contains(text, "certificate"):
-		return "correct kafka.tls: ca_file must hold the authority that signed the broker's certificate, server_name the name in it, and cert_file a certificate that the broker takes"
-	case strings.Contains(text, "tls:"):
-		return "kafka.tls.enabled is true and the listener seems to speak no TLS: use its TLS listener"
 	case strings.Contains(text, "connection refused"):
 		return "start the broker, or correct host and port"
 	case strings.Contains(text, "EOF") || strings.Contains(text, "connection reset") || errors.Is(err, sarama.ErrNotConnected):

@@ -122,8 +122,12 @@ func timestampLimits(s settings) (before, after time.Duration) {
 func judgeTimestampLimits(j *judgement) []Finding {
 	note, hidden := j.ageOf(record.Notification)
 	tick, more := j.ageOf(record.Market)
-	inBefore, inAfter := unlimited, unlimited
-	if s, none := j.settings(j.notifications()); none == nil && !s.logAppendTime() {
+	inBefore, inAfter := time.Duration(0), time.Duration(0) // under LogAppendTime: the broker's own clock
+	s, unset := j.settings(j.notifications())
+	switch {
+	case unset != nil && len(hidden) == 0:
+		hidden = append(hidden, *unset)
+	case unset == nil && !s.logAppendTime():
 		inBefore, inAfter = timestampLimits(s)
 	}
 	findings := j.eachTopic(j.outputs(), func(topic string, _ kafka.Layout, s settings) Finding {

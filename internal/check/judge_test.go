@@ -3,6 +3,7 @@ package check
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -180,8 +181,26 @@ func TestJudge(t *testing.T) {
 			[]wantFinding{{"bootstrap", Warning, "b:9092", "is away", "start the broker"}},
 		},
 		"credentials refused by one": {
-			func(_ *Options, f *Facts) { f.Bootstrap[1].Err = sarama.ErrSASLAuthenticationFailed },
+			func(_ *Options, f *Facts) {
+				f.Bootstrap[1].Err = &kafka.Refused{Broker: "b:9092", Step: "SASL", As: "PLAIN for user joiner", Err: errors.New("wrong password")}
+			},
 			[]wantFinding{{"bootstrap", Failure, "b:9092", "cannot be used", "kafka.sasl"}},
+		},
+		"a certificate that is not trusted": {
+			func(_ *Options, f *Facts) {
+				f.Bootstrap[1].Err = &kafka.Refused{Broker: "b:9092", Step: "TLS", Err: errors.New("x509: signed by unknown authority")}
+			},
+			[]wantFinding{{"bootstrap", Failure, "b:9092", "unknown authority", "kafka.tls"}},
+		},
+		"a listener that hangs up": {
+			func(_ *Options, f *Facts) { f.Bootstrap[1].Err = io.EOF },
+			[]wantFinding{{"bootstrap", Warning, "b:9092", "EOF", "whether it wants TLS or SASL"}},
+		},
+		"a name that is not known": {
+			func(_ *Options, f *Facts) {
+				f.Bootstrap[1].Err = &net.DNSError{Err: "no such host", Name: "b", IsNotFound: true}
+			},
+			[]wantFinding{{"bootstrap", Warning, "b:9092", "no such host", "the resolver"}},
 		},
 		"two clusters": {
 			func(_ *Options, f *Facts) { f.Bootstrap[1].ClusterID = "D" },
@@ -752,6 +771,14 @@ func TestHiddenSettings(t *testing.T) {
 			t.Errorf("the remedy does not say what to grant: %+v", found)
 		}
 	}
+}
+
+func TestHiddenNotificationSettings(t *testing.T) {
+	o, f := healthyOptions(t), healthyFacts()
+	f.Settings[noteTopic] = kafka.Settings{Err: sarama.ErrTopicAuthorizationFailed}
+	assertExactly(t, judge(o, f), blind("DescribeConfigs on topic notifications is missing", []string{
+		"min_insync_replicas", "unclean_leader_election", "notifications_cleanup", "retention", "input_timestamps", "output_timestamp_limits", "message_size",
+	}, noteTopic))
 }
 
 func TestUnreadablePartitions(t *testing.T) {

@@ -30,11 +30,11 @@ type stage struct {
 	producer *kgo.Client
 }
 
-func newStage(t testing.TB, c *cluster.Cluster) *stage {
+func newStage(t testing.TB, c *cluster.Cluster, more ...kgo.Opt) *stage {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
 	t.Cleanup(cancel)
-	p, err := kgo.NewClient(kgo.SeedBrokers(c.Brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	p, err := kgo.NewClient(append(more, kgo.SeedBrokers(c.Brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
 	if err != nil {
 		t.Fatal(err)
 	}

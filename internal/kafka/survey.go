@@ -27,6 +27,13 @@ func NewSurvey(o Options) (*Survey, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("kafka options: %w", err)
 	}
+	if o.Access == nil {
+		access, err := NewAccess(o.Security, o.ClientID, o.Log)
+		if err != nil {
+			return nil, fmt.Errorf("kafka options: %w", err)
+		}
+		o.Access = access
+	}
 	return &Survey{opts: o, dialer: newConns(o)}, nil
 }
 
