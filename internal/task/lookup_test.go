@@ -1,0 +1,271 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"joiner/internal/record"
+)
+
+// lookup asks the world's task and returns where the answer will be.
+func (w *world) lookup(ctx context.Context, symbol string, at record.Millis) chan Answer {
+	got := make(chan Answer, 1)
+	w.task.Lookup(ctx, Query{Symbol: symbol, Partition: w.opts.Index, At: at}, func(a Answer) { got <- a })
+	synctest.Wait()
+	return got
+}
+
+func (w *world) open() int {
+	w.task.mu.Lock()
+	defer w.task.mu.Unlock()
+	return w.task.inbox.open
+}
+
+// Questions whose asker has given up are forgotten, so that nothing piles up
+// while the market is behind.
+func TestLookupsOfNobodyAreForgotten(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		w.start(-1, -1)
+		synctest.Wait()
+		w.put(record.Market, "BBCA", `{"price":1}`, 900) // never comes
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		var last chan Answer
+		for range 50 {
+			last = w.lookup(ctx, "BBCA", 1000)
+		}
+		if n := w.open(); n != 50 {
+			t.Fatalf("%d open", n)
+		}
+		time.Sleep(200*time.Millisecond + idleCheck)
+		synctest.Wait()
+		if a := <-last; a.Outcome != Unanswered || w.open() != 0 {
+			t.Fatalf("%+v, %d open", a, w.open())
+		}
+	})
+}
+
+func TestTooManyLookups(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		w.start(-1, -1)
+		synctest.Wait()
+		tick := w.put(record.Market, "BBCA", `{"price":1}`, 900)
+		var answered atomic.Int64
+		for range MaxLookups {
+			w.task.Lookup(t.Context(), Query{Symbol: "BBCA", Partition: 3, At: 1000}, func(Answer) { answered.Add(1) })
+		}
+		if a := <-w.lookup(t.Context(), "BBCA", 1000); a.Outcome != Busy {
+			t.Fatalf("one more: %+v", a)
+		}
+		w.offer(record.Market, tick)
+		time.Sleep(freshEnd) // a tick waits for what the notifications' next response says
+		synctest.Wait()
+		if n := answered.Load(); n != MaxLookups || w.open() != 0 {
+			t.Fatalf("%d answered, %d open", n, w.open())
+		}
+		if a := <-w.lookup(t.Context(), "BBCA", 1000); a.Outcome != Found {
+			t.Fatalf("when there is room again: %+v", a)
+		}
+	})
+}
+
+// A task that has not read up to the end that it saw at its start has prices,
+// and must not call anything a miss.
+func TestOnlyWhoHasCaughtUpCallsItAMiss(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		first, second := w.put(record.Market, "BBCA", `{"price":1}`, 900), w.put(record.Market, "BMRI", `{"price":2}`, 2000)
+		third := w.put(record.Market, "BBRI", `{"price":3}`, 3000)
+		w.start(-1, -1)
+		w.offer(record.Market, first)
+		if a := w.task.Newest([]byte("BBCA")); a.Outcome != Unready {
+			t.Fatalf("the newest price of a task that is behind: %+v", a)
+		}
+		w.holdNote(1500) // the merge stands before the second tick
+		w.offer(record.Market, second)
+		if a := <-w.lookup(t.Context(), "BBCA", 1000); a.Outcome != Found || a.Price.Text != "1" || !a.AsOf {
+			t.Fatalf("a price in force: %+v", a)
+		}
+		if a := <-w.lookup(t.Context(), "NONE", 1000); a.Outcome != Unready {
+			t.Fatalf("no price yet: %+v", a)
+		}
+		w.releaseNote()
+		w.offer(record.Market, third)
+		time.Sleep(2 * freshEnd)
+		synctest.Wait()
+		if a := <-w.lookup(t.Context(), "NONE", 1000); a.Outcome != NoPrice || a.Next != 3 || a.Held {
+			t.Fatalf("no price at the end: %+v", a)
+		}
+		if a := w.task.Newest([]byte("BBRI")); a.Outcome != Found || a.Price.Text != "3" || a.Next != 3 {
+			t.Fatalf("the newest price: %+v", a)
+		}
+	})
+}
+
+// holdNote brings a notification that waits for the end of the market, which
+// is not told: the merge then stands.
+func (w *world) holdNote(at record.Millis) {
+	w.mu.Lock()
+	w.endHold = true
+	w.mu.Unlock()
+	w.offer(record.Notification, w.put(record.Notification, "HELD", `{"user":"u"}`, at))
+}
+
+func (w *world) releaseNote() {
+	w.answerHeld()
+	synctest.Wait()
+}
+
+func TestTombstonesAreTold(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 900)
+		w.offer(record.Market, w.put(record.Market, "BBCA", "", 1000))
+		if a := <-w.lookup(t.Context(), "BBCA", 1500); a.Outcome != NoPrice || !a.Held {
+			t.Fatalf("%+v", a)
+		}
+		if a := w.task.Newest([]byte("BBCA")); a.Outcome != NoPrice || !a.Held {
+			t.Fatalf("%+v", a)
+		}
+		if a := w.task.Newest([]byte("NONE")); a.Outcome != NoPrice || a.Held {
+			t.Fatalf("%+v", a)
+		}
+		w.task.Freeze()
+		if a := w.task.Newest([]byte("BBCA")); a.Outcome != Moved {
+			t.Fatalf("after the freeze: %+v", a)
+		}
+	})
+}
+
+// Where the symbol belongs it has been removed: an older price elsewhere must
+// not come back.
+func TestTombstoneAtHomeEndsTheSearch(t *testing.T) {
+	for held, want := range map[bool]string{
+		true:  "BBCA " + src(0) + " none remote miss",
+		false: "BBCA " + src(0) + " 7 remote hit",
+	} {
+		run(t, func(o *Options) { o.Prices = nil }, func(t *testing.T, w *world) {
+			w.home = func(string) (int32, bool) { return 5, true }
+			w.former = func(string) (int32, bool) { return 1, true }
+			w.prices = func(q Query) Answer {
+				if q.Partition == 5 {
+					return Answer{Outcome: NoPrice, Known: true, Partition: 5, Next: 9, Held: held}
+				}
+				return Answer{Outcome: Found, Known: true, Partition: 1, Next: 4, AsOf: true, Price: record.Price{Text: "7", Partition: 1}}
+			}
+			w.start(-1, -1)
+			w.note("BBCA", 1000)
+			w.expect(want)
+			cited := header(w.sent[0], "joiner-market")
+			if held && cited != "5/9" || !held && cited != "1/4" {
+				t.Fatalf("joiner-market %q", cited)
+			}
+		})
+	}
+}
+
+// Under the custom partitioner the notification's own number is asked first,
+// whoever owns it, then all others.
+func TestCustomPartitioner(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		mine   bool // this pod owns the own number's market half
+		owns5  bool
+		own    Answer // of partition 3, where it is another's
+		others Answer
+		want   string
+		cited  string
+	}{
+		{"elsewhere, another pod", true, false, Answer{},
+			Answer{Outcome: Found, Known: true, Partition: 5, Next: 8, AsOf: true, Price: record.Price{Text: "2", Partition: 5}}, "2 remote hit", "5/8"},
+		{"elsewhere, this pod", true, true, Answer{},
+			Answer{Outcome: Found, Known: true, Partition: 5, Next: 8, AsOf: true, Price: record.Price{Text: "2", Partition: 5}}, "2 local hit", "5/8"},
+		{"nowhere", true, false, Answer{}, Answer{Outcome: NoPrice}, "none local miss", "3/1"},
+		{"nowhere that may be asked", true, false, Answer{}, Answer{Outcome: NotAsked}, "none local miss", "3/1"},
+		{"not all answer", true, false, Answer{}, Answer{Outcome: Unanswered}, "none local unavailable", "3/1"},
+		{"the own number is another's, and has it", false, false,
+			Answer{Outcome: Found, Known: true, Partition: 3, Next: 6, AsOf: true, Price: record.Price{Text: "4", Partition: 3}}, Answer{}, "4 remote hit", "3/6"},
+		{"the own number is another's, nowhere", false, false,
+			Answer{Outcome: NoPrice, Known: true, Partition: 3, Next: 6}, Answer{Outcome: NoPrice}, "none remote miss", "3/6"},
+		{"the own number is another's, elsewhere", false, false, Answer{Outcome: NoPrice, Known: true, Partition: 3, Next: 6, Held: true},
+			Answer{Outcome: Found, Known: true, Partition: 5, Next: 8, AsOf: true, Price: record.Price{Text: "2", Partition: 5}}, "2 remote hit", "5/8"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			run(t, func(o *Options) { o.Prices = nil; o.Mine[record.Market] = c.mine }, func(t *testing.T, w *world) {
+				w.home = unknownHome
+				w.owns[5] = c.owns5
+				w.prices = func(q Query) Answer {
+					if q.Partition == AnyPartition && q.Except == 3 {
+						return c.others
+					}
+					if q.Partition == 3 && !c.mine {
+						return c.own
+					}
+					return Answer{Outcome: Unanswered}
+				}
+				w.start(-1, -1)
+				if c.mine {
+					w.tick("OTHER", "1", 500)
+				}
+				w.note("BBCA", 1000)
+				w.expect("BBCA " + src(0) + " " + c.want)
+				if got := header(w.sent[0], "joiner-market"); got != c.cited {
+					t.Fatalf("joiner-market %q, want %q", got, c.cited)
+				}
+			})
+		})
+	}
+}
+
+// What becomes of a notification that nobody answers.
+func TestUnavailablePolicies(t *testing.T) {
+	for policy, want := range map[Policy]string{
+		Emit:         fmt.Sprintf("BBCA %s none remote unavailable", src(0)),
+		ToDeadLetter: fmt.Sprintf("dead BBCA %s unavailable", src(0)),
+		DropIt:       "",
+	} {
+		run(t, func(o *Options) { o.Prices = nil; o.OnUnavailable = policy }, func(_ *testing.T, w *world) {
+			w.home = func(string) (int32, bool) { return 5, true }
+			w.prices = func(Query) Answer { return Answer{Outcome: Unanswered} }
+			w.start(-1, -1)
+			w.note("BBCA", 1000)
+			if want == "" {
+				w.expect()
+			} else {
+				w.expect(want)
+			}
+			w.expectCut(0, 1)
+		})
+	}
+}
+
+// Questions of a frozen task are nobody's: the next owner asks them anew.
+func TestFreezeEndsTheQuestions(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		var asked []context.Context
+		w.opts.Prices = recorder{w, &asked}
+		w.home = func(string) (int32, bool) { return 5, true }
+		w.start(-1, -1)
+		w.note("BBCA", 1000)
+		w.expect()
+		if len(asked) != 1 || asked[0].Err() != nil {
+			t.Fatalf("%d questions", len(asked))
+		}
+		w.task.Freeze()
+		if asked[0].Err() == nil {
+			t.Fatal("the question goes on")
+		}
+	})
+}
+
+// recorder answers nothing.
+type recorder struct {
+	*world
+	asked *[]context.Context
+}
+
+// Ask implements Prices.
+func (r recorder) Ask(ctx context.Context, _ Query, _ func(Answer)) { *r.asked = append(*r.asked, ctx) }
