@@ -62,6 +62,29 @@ func (r *Reader) Bounds(ctx context.Context, topic string, id int32) (start, end
 	return bounds[0], bounds[1], err
 }
 
+// Since returns the first offset of a record whose timestamp is at least at,
+// and the partition's end where there is none. What lies below that offset is
+// older, what lies above it need not be younger. Faults that time heals are
+// tried again until ctx ends.
+func (r *Reader) Since(ctx context.Context, topic string, id int32, at record.Millis) (int64, error) {
+	p := partition{topic, id}
+	// Times before 1970 would ask for something else: -1 is the end, -2 the
+	// start.
+	at = max(at, 0)
+	offset := int64(-1)
+	err := r.again(ctx, "offset of a time", p, func(ctx context.Context) (err error) {
+		offset, err = atLeader(ctx, r, p, func(b *sarama.Broker, _ int32) (int64, error) {
+			first, err := r.offset(b, p, int64(at))
+			if !errors.Is(err, sarama.ErrOffsetNotAvailable) {
+				return first, err
+			}
+			return r.offset(b, p, sarama.OffsetNewest) // no record is so young
+		})
+		return err
+	})
+	return offset, err
+}
+
 func (r *Reader) offset(b *sarama.Broker, p partition, at int64) (int64, error) {
 	req := sarama.NewOffsetRequest(r.client.Config().Version)
 	req.IsolationLevel = isolation(r.committed)

@@ -1,0 +1,114 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"joiner/internal/enrich"
+	"joiner/internal/kafka"
+	"joiner/internal/placement"
+	"joiner/internal/record"
+)
+
+// Options say what the service is configured to do, and what to look at.
+type Options struct {
+	Kafka kafka.Options // the brokers; ReadCommitted decides what is seen
+
+	Market, Notifications, Alerts string // topics
+	DeadLetters                   string // topic; empty: off
+
+	DecodeTick func(*record.Record) (record.Tick, *enrich.Bad)
+	DecodeNote func(*record.Record) (record.Note, *enrich.Bad)
+	// Placer says where the market's producers put a symbol.
+	Placer *placement.Placer
+
+	History        time.Duration // join.history
+	DropMisses     bool          // join.on_miss: drop
+	DropNoAnswer   bool          // join.on_unavailable: drop
+	DeadMisses     bool          // join.on_miss: dead_letter
+	DeadNoAnswer   bool          // join.on_unavailable: dead_letter
+	StartLatest    bool          // notification.start: latest
+	LocalIsCertain bool          // no wait is configured: a local miss has been looked up
+
+	// Since and Until bound the record timestamps of the notifications that
+	// are looked at: from Since up to but not including Until. Zero: no bound.
+	Since, Until time.Time
+
+	Memory   int64  // bytes for sorting, at least 8 MiB; 256 MiB
+	TempDir  string // where rows go that do not fit; the system's
+	Examples int    // of each kind at most; 5
+
+	Progress func(line string) // hears how far it is; may be nil
+	Log      *zap.Logger       // may be nil
+}
+
+// ErrOptions is wrapped by errors about options that make no sense.
+var ErrOptions = errors.New("wrong options")
+
+const (
+	defaultMemory   = 256 << 20
+	leastMemory     = 8 << 20
+	defaultExamples = 5
+)
+
+func (o Options) withDefaults() Options {
+	if o.Memory == 0 {
+		o.Memory = defaultMemory
+	}
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	switch {
+	case o.Memory < leastMemory:
+		return fmt.Errorf("%w: --memory: %d bytes are too few, give it %d MiB or more", ErrOptions, o.Memory, leastMemory>>20)
+	case o.Examples < 0:
+		return fmt.Errorf("%w: --examples: %d is negative", ErrOptions, o.Examples)
+	case !o.Since.IsZero() && !o.Until.IsZero() && !o.Since.Before(o.Until):
+		return fmt.Errorf("%w: --since: nothing lies between %s and --until, %s",
+			ErrOptions, o.Since.Format(time.RFC3339), o.Until.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// Log reads partitions, each up to an end that the caller names.
+type Log interface {
+	// Bounds returns where a partition begins and ends now.
+	Bounds(ctx context.Context, topic string, partition int32) (start, end int64, err error)
+	// Since returns the first offset of a record with at least this timestamp,
+	// and the end where there is none.
+	Since(ctx context.Context, topic string, partition int32, at record.Millis) (int64, error)
+	// Read calls each with the records from from up to but not including to, in
+	// order, in batches; what no longer exists is passed over. The records are
+	// each's only until it returns.
+	Read(ctx context.Context, topic string, partition int32, from, to int64,
+		each func([]record.Record) error, progress func(position int64)) error
+}
+
+// Topic is what the audit knows of a topic.
+type Topic struct {
+	Name       string
+	Partitions int32 // 0: it does not exist
+	// Compacted is set where records may have been removed for newer ones of
+	// their key.
+	Compacted bool
+	// AppendTime is set where the broker replaces timestamps, or nobody could
+	// say that it does not.
+	AppendTime bool
+	// Before and After are how far a timestamp may lie from the broker's clock,
+	// in milliseconds; 0: not known.
+	Before, After int64
+}
+
+// Topics are the four of them. DeadLetters has no name where it is off.
+type Topics struct{ Market, Notifications, Alerts, DeadLetters Topic }
