@@ -14,6 +14,16 @@ import (
 	"joiner/internal/placement"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+)
+
+// The values of kafka.isolation_level, join.on_miss and join.on_unavailable that
+// matter here.
+const (
+	readCommitted   = "read_committed"
+	readUncommitted = "read_uncommitted"
+	dropIt          = "drop"
+	deadLetterIt    = "dead_letter"
 )
 
 func newAudit(p *process) *cobra.Command {
@@ -41,6 +51,7 @@ first, or leave the newest out with --until.`,
 	memory := flags.Int64("memory", o.Memory>>20, "MiB for sorting; what does not fit goes to --temp-dir")
 	flags.StringVar(&o.TempDir, "temp-dir", "", "a directory for what does not fit into memory (default: the system's)")
 	flags.IntVar(&o.Examples, "examples", o.Examples, "examples of each kind at most")
+	flags.DurationVar(&o.Connect, "connect-timeout", o.Connect, "how long a broker may take to answer at first")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		loaded, err := loadConfig(cmd, p)
 		if err != nil {
@@ -53,13 +64,18 @@ first, or leave the newest out with --until.`,
 		if err := auditOptions(&o, loaded.Config, *isolation); err != nil {
 			return wrongUsage(err)
 		}
-		return runAudit(cmd, p, o, out)
+		log, err := newLogger(loaded.Config.Log, p.stderr)
+		if err != nil {
+			return err
+		}
+		return runAudit(cmd, p, o, log, out)
 	}
 	return cmd
 }
 
-func runAudit(cmd *cobra.Command, p *process, o audit.Options, out *output) error {
+func runAudit(cmd *cobra.Command, p *process, o audit.Options, log *zap.Logger, out *output) error {
 	o.Progress = func(line string) { fmt.Fprintln(p.stderr, "joiner: "+line) }
+	o.Kafka.Log = log
 	ctx, stop := withSignals(cmd.Context(), p.exit, nil)
 	defer stop()
 	report, err := audit.Run(ctx, o)
@@ -116,10 +132,10 @@ func moment(text string, now time.Time) (time.Time, error) {
 func auditOptions(o *audit.Options, c config.Config, isolation string) error {
 	switch isolation {
 	case "":
-	case config.ReadCommitted, config.ReadUncommitted:
+	case readCommitted, readUncommitted:
 		c.Kafka.IsolationLevel = isolation
 	default:
-		return fmt.Errorf("--isolation: %q is neither %s nor %s", isolation, config.ReadCommitted, config.ReadUncommitted)
+		return fmt.Errorf("--isolation: %q is neither %s nor %s", isolation, readCommitted, readUncommitted)
 	}
 	reserved, err := app.Reserved(c.Topics)
 	if err != nil {
@@ -149,8 +165,8 @@ func auditOptions(o *audit.Options, c config.Config, isolation string) error {
 	o.Alerts, o.DeadLetters = c.Topics.EnrichedAlerts, c.Topics.DeadLetters
 	o.DecodeTick, o.DecodeNote = market.Decode, notes.Decode
 	o.History = c.Join.History
-	o.DropMisses, o.DeadMisses = c.Join.OnMiss == config.Drop, c.Join.OnMiss == config.DeadLetter
-	o.DropNoAnswer, o.DeadNoAnswer = c.Join.OnUnavailable == config.Drop, c.Join.OnUnavailable == config.DeadLetter
+	o.DropMisses, o.DeadMisses = c.Join.OnMiss == dropIt, c.Join.OnMiss == deadLetterIt
+	o.DropNoAnswer, o.DeadNoAnswer = c.Join.OnUnavailable == dropIt, c.Join.OnUnavailable == deadLetterIt
 	o.StartLatest = c.Notification.Start == "latest"
 	o.LocalIsCertain = c.Join.Wait == 0
 	return nil

@@ -42,7 +42,9 @@ type auditor struct {
 // those of the disk that rows are sorted on; a topic that does not exist is
 // one, except that there need not be any dead letters.
 func Audit(ctx context.Context, o Options, log Log, topics Topics) (*Report, error) {
-	o = o.withDefaults()
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
 	if err := o.validate(); err != nil {
 		return nil, err
 	}

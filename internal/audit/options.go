@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
-
 	"joiner/internal/enrich"
 	"joiner/internal/kafka"
 	"joiner/internal/placement"
@@ -38,35 +36,24 @@ type Options struct {
 	// are looked at: from Since up to but not including Until. Zero: no bound.
 	Since, Until time.Time
 
-	Memory   int64  // bytes for sorting, at least 8 MiB; 256 MiB
-	TempDir  string // where rows go that do not fit; the system's
-	Examples int    // of each kind at most; 5
+	Memory   int64         // bytes for sorting, at least 8 MiB
+	TempDir  string        // where rows go that do not fit; empty: the system's
+	Examples int           // of each kind at most
+	Connect  time.Duration // how long a broker may take to answer at first
 
 	Progress func(line string) // hears how far it is; may be nil
-	Log      *zap.Logger       // may be nil
+}
+
+// DefaultOptions returns what the command does when asked for nothing else; the
+// cluster, the topics and what the configuration says of them are to be set.
+func DefaultOptions() Options {
+	return Options{Memory: 256 << 20, Examples: 5, Connect: 30 * time.Second}
 }
 
 // ErrOptions is wrapped by errors about options that make no sense.
 var ErrOptions = errors.New("wrong options")
 
-const (
-	defaultMemory   = 256 << 20
-	leastMemory     = 8 << 20
-	defaultExamples = 5
-)
-
-func (o Options) withDefaults() Options {
-	if o.Memory == 0 {
-		o.Memory = defaultMemory
-	}
-	if o.Progress == nil {
-		o.Progress = func(string) {}
-	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
-	return o
-}
+const leastMemory = 8 << 20
 
 func (o Options) validate() error {
 	switch {

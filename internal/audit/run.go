@@ -12,15 +12,22 @@ import (
 // Run audits a cluster's topics. Errors: those that wrap ErrOptions, a topic
 // that is missing, rights that are, ctx's, and the disk's.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	if err := o.withDefaults().validate(); err != nil {
+	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	clients, err := kafka.Connect(ctx, o.Kafka)
+	clients, err := connect(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = clients.Close() }()
 	return runOn(ctx, o, clients)
+}
+
+// connect gives up where the service would not: somebody waits for the answer.
+func connect(ctx context.Context, o Options) (*kafka.Clients, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.Connect)
+	defer cancel()
+	return kafka.Connect(ctx, o.Kafka)
 }
 
 func runOn(ctx context.Context, o Options, clients *kafka.Clients) (*Report, error) {
