@@ -64,7 +64,7 @@ first, or leave the newest out with --until.`,
 		if err := auditOptions(&o, loaded.Config, *isolation); err != nil {
 			return wrongUsage(err)
 		}
-		log, err := newLogger(loaded.Config.Log, p.stderr)
+		log, err := newLogger(loaded.Log, p.stderr)
 		if err != nil {
 			return err
 		}

@@ -110,7 +110,7 @@ func TestPlantedFaults(t *testing.T) {
 		{"a miss instead", func(w *world, a *modelAlert) {
 			v := w.alert(a).Value
 			at := bytes.Index(v, []byte(`,"market":`))
-			w.alert(a).Value = append(v[:at:at], `,"market":null,"join":{"locality":"local","result":"miss"}}`...)
+			w.alert(a).Value = []byte(string(v[:at]) + `,"market":null,"join":{"locality":"local","result":"miss"}}`)
 		}, figures{Wrong: 1, Missed: 1}, "it has no price, and the ticks"},
 		{"no JSON", func(w *world, a *modelAlert) { w.alert(a).Value = []byte("x") }, figures{Wrong: 1}, "no enriched alert"},
 		{"other members", func(w *world, a *modelAlert) { // the same alert, written otherwise

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 
+	"joiner/internal/enrich"
 	"joiner/internal/record"
 )
 
@@ -118,7 +119,7 @@ func (r *replayer) take(ctx context.Context, rec *record.Record) error {
 	r.position = rec.Offset + 1
 	r.report.Ticks++
 	tick, bad := r.o.DecodeTick(rec)
-	if err := r.deadLetters(rec, bad != nil, func(n *original) { n.bad = bad }); err != nil {
+	if err := r.deadLetters(rec, bad); err != nil {
 		return err
 	}
 	if bad != nil {
@@ -128,17 +129,16 @@ func (r *replayer) take(ctx context.Context, rec *record.Record) error {
 }
 
 // deadLetters holds a tick against the dead letters that name it.
-func (r *replayer) deadLetters(rec *record.Record, bad bool, fill func(*original)) error {
+func (r *replayer) deadLetters(rec *record.Record, bad *enrich.Bad) error {
 	o := r.row(rec.Offset + 1)
-	if o == nil && !bad {
+	if o == nil && bad == nil {
 		return nil // the usual case
 	}
 	inside := r.inWindow(int64(rec.Timestamp))
 	n := original{
-		offset: rec.Offset, meta: r.hash.meta(rec.Key, rec.Headers),
+		offset: rec.Offset, bad: bad, meta: r.hash.meta(rec.Key, rec.Headers),
 		value: r.hash.bytes(rec.Value), bytes: int64(len(rec.Value)), when: int64(rec.Timestamp),
 	}
-	fill(&n)
 	count := 0
 	for ; o != nil; o = r.row(rec.Offset + 1) {
 		if inside {
@@ -149,7 +149,7 @@ func (r *replayer) deadLetters(rec *record.Record, bad bool, fill func(*original
 			return err
 		}
 	}
-	if !inside || !bad {
+	if !inside || bad == nil {
 		return nil
 	}
 	if count > 0 {
@@ -165,7 +165,7 @@ func (r *replayer) deadLetter(n *original, o *output, count int) {
 		r.report.Doubled++
 		r.say(kindDoubled, r.topicOf(o), o.at, "%s has another dead letter", r.sourceName(o))
 	}
-	why := ""
+	var why string
 	switch {
 	case o.flaw != flawNone:
 		why = o.flaw.String()
