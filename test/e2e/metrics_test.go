@@ -27,6 +27,7 @@ var contractMetrics = []struct {
 	{"joiner_join_duration_seconds", "locality", true},
 	{"joiner_alert_latency_seconds", "", true},
 	{"joiner_price_age_seconds", "", true},
+	{"joiner_remote_lookups_total", "outcome", false},
 	{"joiner_records_total", "outcome,topic", false},
 	{"joiner_partition_records_total", "partition,topic", false},
 	{"joiner_dead_letters_total", "kind,topic", false},
@@ -66,6 +67,7 @@ var closedLabels = []struct {
 }{
 	{"joiner_joins_total", "locality", []string{"local", "remote"}},
 	{"joiner_joins_total", "result", []string{"hit", "miss", "unavailable"}},
+	{"joiner_remote_lookups_total", "outcome", []string{"error", "hit", "miss", "moved", "overload", "restoring", "timeout"}},
 	{"joiner_records_total", "outcome", []string{"accepted", "dead_lettered", "late", "skipped", "tombstone"}},
 	{"joiner_alerts_dropped_total", "reason", []string{"dead_letter_refused", "no_price", "unavailable"}},
 	{"joiner_task_moves_total", "direction", []string{"gained", "lost"}},
