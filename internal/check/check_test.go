@@ -133,3 +133,19 @@ func listener(t *testing.T) (address string) {
 	t.Cleanup(func() { _ = l.Close() })
 	return l.Addr().String()
 }
+
+// A group of the newer protocol looks to the older request as if it were not
+// there.
+func TestNewerGroup(t *testing.T) {
+	s := embeddedStage(t)
+	names := topics{s.market(2, nil), s.notes(2, nil), s.output("alerts", 2, nil), s.output("dead", 2, nil)}
+	o := s.options(names)
+	s.joinsNewer(o.Kafka.GroupID, names.market, names.notes)
+	report, err := Run(s.ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	assertExactly(t, slices.DeleteFunc(report.Findings, func(f Finding) bool { return f.ID != "group_protocol" && f.ID != "group_members" }), []wantFinding{
+		{"group_protocol", Failure, "group " + o.Kafka.GroupID, "KIP-848", "group.id"},
+	})
+}

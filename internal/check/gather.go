@@ -198,12 +198,12 @@ func mostPartitions(o *Options, f *Facts) int32 {
 	return most
 }
 
-// group describes the group, as one of the older protocol and then, where there
-// is no such group, of the newer.
+// group describes the group, as one of the older protocol and then, where it has
+// no members as such, of the newer.
 func (g *gatherer) group(ctx context.Context) {
 	f := g.facts
 	f.Group, f.GroupErr = g.clients.DescribeGroup(ctx)
-	if f.GroupErr != nil || f.Group.Type != "" {
+	if f.GroupErr != nil || len(f.Group.Members) > 0 {
 		return
 	}
 	at, err := g.clients.GroupCoordinator(ctx)

@@ -533,6 +533,11 @@ func TestJudge(t *testing.T) {
 			setting(alertTopic, "message.timestamp.before.max.ms", "3600000"),
 			[]wantFinding{{"output_timestamp_limits", Warning, "enriched-alerts", "up to 1h back, the notifications may be older (unlimited)", "no lower than the input's"}},
 		},
+		"dead letters of old ticks": {
+			all(setting(alertTopic, "message.timestamp.before.max.ms", "60000"), setting(deadTopic, "message.timestamp.before.max.ms", "60000"),
+				setting(noteTopic, "message.timestamp.before.max.ms", "60000"), one(record.Market, behind(2*time.Minute))),
+			[]wantFinding{{"output_timestamp_limits", Failure, "enriched-alerts-dlq", "the next records to read are 2m old", "before.max.ms"}},
+		},
 		"outputs before Kafka 3.6": {
 			func(_ *Options, f *Facts) {
 				for _, topic := range []string{noteTopic, alertTopic, deadTopic} {
@@ -561,6 +566,16 @@ func TestJudge(t *testing.T) {
 				{"message_size", Warning, "enriched-alerts", "takes records of 1048588 bytes, and notifications of 1048588", "max.message.bytes of enriched-alerts to 1114124"},
 				{"message_size", Warning, "enriched-alerts-dlq", "and market-updates of 2000000", "to 2065536"},
 			},
+		},
+		"just enough room by the configuration": {
+			func(o *Options, _ *Facts) { o.MaxMessageBytes = 1048588 + wrapping },
+			nil,
+		},
+		"notifications stamped by the broker": {
+			// Their timestamps are the broker's own: no output can refuse them for that.
+			all(setting(noteTopic, "message.timestamp.type", "LogAppendTime"), setting(marketTopic, "message.timestamp.type", "LogAppendTime"),
+				setting(alertTopic, "message.timestamp.before.max.ms", "3600000")),
+			nil,
 		},
 		"no room by the configuration": {
 			func(o *Options, _ *Facts) { o.MaxMessageBytes = 1000 },
