@@ -120,7 +120,12 @@ func (f *checker) groupTimes() {
 }
 
 func (f *checker) remoteTimes() {
-	j := f.config.Join
+	j, session := f.config.Join, f.config.Group.SessionTimeout
+	if session > 0 && j.RemoteTimeout >= session {
+		f.add("join.remote_timeout",
+			fmt.Sprintf("%s is not less than group.session_timeout (%s)", formatDuration(j.RemoteTimeout), formatDuration(session)),
+			"write less: an answer that took longer might be of an owner that is none any more")
+	}
 	if j.RemotePatience > 0 && j.RemotePatience < j.RemoteTimeout {
 		f.add("join.remote_patience",
 			fmt.Sprintf("%s is less than one attempt (join.remote_timeout %s)", formatDuration(j.RemotePatience), formatDuration(j.RemoteTimeout)),

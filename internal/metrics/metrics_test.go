@@ -122,7 +122,7 @@ func TestClosedLabelSetsExistAtZero(t *testing.T) {
 	_, reg := fresh(t)
 	all := series(t, reg)
 	for name, want := range map[string]int{
-		"joiner_joins_total": 6, "joiner_records_total": 10, "joiner_dead_letters_total": 20,
+		"joiner_joins_total": 6, "joiner_remote_lookups_total": 7, "joiner_records_total": 10, "joiner_dead_letters_total": 20,
 		"joiner_alerts_dropped_total": 3, "joiner_misplaced_keys_total": 2,
 		"joiner_out_of_order_updates_total": 1, "joiner_assigned_partitions": 2,
 		"joiner_colocated_partitions": 1, "joiner_group_members": 1, "joiner_group_generation": 1,

@@ -402,16 +402,16 @@ func (t *Task) forgetWaits() {
 // dispatch turns a finished join into its output.
 func (t *Task) dispatch(p *place) {
 	t.countJoin(p)
-	policy, kind := Emit, record.NoPrice
+	policy, kind, detail := Emit, record.NoPrice, "no price for the symbol at the notification's event time"
 	switch p.join.match.Result {
 	case record.Miss:
 		policy = t.o.OnMiss
 	case record.NoInfo:
-		policy, kind = t.o.OnUnavailable, record.Unavailable
+		policy, kind, detail = t.o.OnUnavailable, record.Unavailable, "no owner of the symbol's price answered in time"
 	}
 	switch policy {
 	case ToDeadLetter:
-		t.deadLetter(p, kind, "no price for the symbol at the notification's event time")
+		t.deadLetter(p, kind, detail)
 	case DropIt:
 		t.drop(p, kind)
 	default:

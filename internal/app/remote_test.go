@@ -1,0 +1,551 @@
+package app
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"joiner/internal/config"
+	"joiner/internal/enrich"
+	"joiner/internal/metrics"
+	"joiner/internal/record"
+)
+
+// lookups adds up one outcome over pods.
+func lookups(outcome metrics.LookupOutcome, pods ...*pod) (n int) {
+	for _, p := range pods {
+		n += int(testutil.ToFloat64(p.metrics.Remote.Lookups[outcome]))
+	}
+	return n
+}
+
+// owners waits until every market partition has an owner among the pods, all of
+// which are ready.
+func (s *stage) owners(n int32, pods ...*pod) []*pod {
+	s.t.Helper()
+	owners := make([]*pod, n)
+	await(s.t, func() string {
+		clear(owners)
+		for _, p := range pods {
+			if r := p.Ready(); !r.Ready {
+				return fmt.Sprintf("not ready: %v", r.Reasons)
+			}
+			for partition := range n {
+				if p.Member().Owns(partition) {
+					owners[partition] = p
+				}
+			}
+		}
+		for partition, p := range owners {
+			if p == nil {
+				return fmt.Sprintf("nobody owns partition %d", partition)
+			}
+		}
+		return ""
+	})
+	return owners
+}
+
+// traffic sends a tick for each symbol and then rounds of notifications.
+func (s *stage) traffic(at time.Time, rounds int) {
+	for i, symbol := range symbols {
+		s.send("market-updates", home(symbol), symbol, fmt.Sprintf(`{"price":%d.50}`, i), at)
+	}
+	s.notify(at, 0, rounds)
+}
+
+func (s *stage) notify(at time.Time, from, to int) {
+	for round := from; round < to; round++ {
+		for _, symbol := range symbols {
+			s.send("notifications", home(symbol), symbol, `{"user":"u1"}`, at.Add(time.Duration(round+1)*time.Second))
+		}
+	}
+}
+
+// priced checks that alerts have their symbol's price, found where it is said.
+func priced(t *testing.T, alerts []*sarama.ConsumerMessage, locality record.Locality) {
+	t.Helper()
+	for _, m := range alerts {
+		a, err := enrich.ParseAlert(m.Value)
+		if err != nil {
+			t.Fatalf("%s: %v", m.Value, err)
+		}
+		i := -1
+		for j, symbol := range symbols {
+			if symbol == string(m.Key) {
+				i = j
+			}
+		}
+		if a.Market == nil || a.Market.Price != fmt.Sprintf("%d.50", i) || a.Locality != locality {
+			t.Errorf("symbol %q: %s", m.Key, m.Value)
+		}
+		if want := fmt.Sprintf("%d/", home(string(m.Key))); string(headerOf(m, "joiner-market"))[:2] != want {
+			t.Errorf("symbol %q: joiner-market %s, want %s…", m.Key, headerOf(m, "joiner-market"), want)
+		}
+	}
+}
+
+func headerOf(m *sarama.ConsumerMessage, name string) (value []byte) {
+	for _, h := range m.Headers {
+		if string(h.Key) == name {
+			value = h.Value
+		}
+	}
+	return value
+}
+
+func roundRobin(c *config.Config) { c.Group.Strategy = "roundrobin" }
+
+// No partition meets its like: all 30 prices cross the network, and are right.
+// The pods know each other by certificates and a token.
+func TestRemoteJoins(t *testing.T) {
+	files := newPeerFiles(t)
+	s := newStage(t, allTopics()...)
+	var pods []*pod
+	for range 4 {
+		pods = append(pods, s.start(func(c *config.Config) {
+			roundRobin(c)
+			c.Peer.TLS = config.PeerTLS{Enabled: true, CAFile: files.ca, CertFile: files.cert, KeyFile: files.key, ClientAuth: true}
+			c.Peer.TokenFile = files.token
+			c.Peer.AllowedNames = []string{"127.0.0.0/8"}
+		}))
+	}
+	s.owners(partitions, pods...)
+	at := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+	s.traffic(at, 3)
+	priced(t, s.alerts("enriched-alerts", 30), record.Remote)
+	if n := lookups(metrics.LookupHit, pods...); n < 30 {
+		t.Errorf("%d hits counted, want 30 or more", n)
+	}
+	// The token changes: who reads it is taken, the connections stay.
+	if err := os.WriteFile(files.token, []byte("another\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.notify(at, 3, 4)
+	priced(t, s.alerts("enriched-alerts", 40), record.Remote)
+	for _, p := range pods {
+		for i, symbol := range symbols {
+			now, err := p.PriceNow(t.Context(), []byte(symbol))
+			if err != nil || !now.Found || now.Price.Text != fmt.Sprintf("%d.50", i) || now.Partition != home(symbol) || now.Owner == "" {
+				t.Errorf("%q now: %+v, %v", symbol, now, err)
+			}
+		}
+		if now, err := p.PriceNow(t.Context(), []byte("NONE")); err != nil || now.Found {
+			t.Errorf("a symbol that nobody knows: %+v, %v", now, err)
+		}
+	}
+}
+
+// peerFiles are what pods need to know each other.
+type peerFiles struct{ ca, cert, key, token string }
+
+func newPeerFiles(t *testing.T) peerFiles {
+	t.Helper()
+	dir := t.TempDir()
+	f := peerFiles{filepath.Join(dir, "ca"), filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "token")}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pods"}, IsCA: true, BasicConstraintsValid: true,
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	for file, text := range map[string][]byte{
+		f.ca: cert, f.cert: cert, f.token: []byte("one\n"),
+		f.key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// Where looking up is off, prices of other pods are counted misses, and nobody
+// is asked.
+func TestRemoteLookupOff(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	var pods []*pod
+	for range 4 {
+		pods = append(pods, s.start(func(c *config.Config) { roundRobin(c); c.Join.RemoteLookup = false }))
+	}
+	s.owners(partitions, pods...)
+	s.traffic(time.Now().Add(-time.Minute), 1)
+	for _, m := range s.alerts("enriched-alerts", 10) {
+		a, err := enrich.ParseAlert(m.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Market != nil || a.Locality != record.Remote || a.Result != record.Miss || headerOf(m, "joiner-market") != nil {
+			t.Errorf("%s", m.Value)
+		}
+	}
+	for o := range metrics.LookupOutcomes {
+		if n := lookups(o, pods...); n != 0 {
+			t.Errorf("%d %s", n, o)
+		}
+	}
+}
+
+// relay passes connections on, or holds up what comes through them, as if the
+// process behind it stood still.
+type relay struct {
+	ln     net.Listener
+	to     atomic.Value // string
+	mu     sync.Mutex
+	closed bool
+	conns  []net.Conn
+	gate   chan struct{} // closed: open
+	ended  sync.WaitGroup
+}
+
+func newRelay(t *testing.T) *relay {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{ln: ln, gate: make(chan struct{})}
+	close(r.gate)
+	r.ended.Go(r.accept)
+	t.Cleanup(func() {
+		_ = ln.Close()
+		r.mu.Lock()
+		r.closed = true
+		for _, c := range r.conns {
+			_ = c.Close()
+		}
+		r.mu.Unlock()
+		r.ended.Wait()
+	})
+	return r
+}
+
+func (r *relay) accept() {
+	for {
+		in, err := r.ln.Accept()
+		if err != nil {
+			return
+		}
+		to, _ := r.to.Load().(string)
+		out, err := net.Dial("tcp", to)
+		if err != nil {
+			_ = in.Close()
+			continue
+		}
+		r.mu.Lock()
+		r.conns = append(r.conns, in, out)
+		if r.closed {
+			_, _ = in.Close(), out.Close()
+		}
+		r.mu.Unlock()
+		for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+			r.ended.Go(func() { r.pass(way[0], way[1]) })
+		}
+	}
+}
+
+func (r *relay) pass(from, to net.Conn) {
+	defer func() { _, _ = from.Close(), to.Close() }()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		r.mu.Lock()
+		gate := r.gate
+		r.mu.Unlock()
+		<-gate
+		if err != nil {
+			return
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// stall holds everything up until the returned function is called.
+func (r *relay) stall() (goOn func()) {
+	gate := make(chan struct{})
+	r.mu.Lock()
+	r.gate = gate
+	r.mu.Unlock()
+	return func() { close(gate) }
+}
+
+// An owner that does not answer costs time-outs, which are counted, and then the
+// right answers come. Meanwhile notifications of others go on.
+func TestOwnerThatStandsStill(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	var pods []*pod
+	var relays []*relay
+	for range 4 {
+		r := newRelay(t)
+		p := s.start(func(c *config.Config) {
+			roundRobin(c)
+			c.Peer.Advertise = r.ln.Addr().String()
+			c.Join.RemoteTimeout = 50 * time.Millisecond
+		})
+		await(t, func() string {
+			if p.PeerAddr() == nil {
+				return "no peer listener"
+			}
+			return ""
+		})
+		r.to.Store(p.PeerAddr().String())
+		pods, relays = append(pods, p), append(relays, r)
+	}
+	owners := s.owners(partitions, pods...)
+	at := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+	s.traffic(at, 1)
+	priced(t, s.alerts("enriched-alerts", 10), record.Remote)
+	still := owners[home(symbols[0])]
+	var goOn func()
+	for i, p := range pods {
+		if p == still {
+			goOn = relays[i].stall()
+		}
+	}
+	s.notify(at, 1, 3)
+	await(t, func() string {
+		if lookups(metrics.LookupTimeout, pods...) == 0 {
+			return "no time-out counted"
+		}
+		return ""
+	})
+	others := 10
+	for _, symbol := range symbols {
+		if owners[home(symbol)] != still {
+			others += 2
+		}
+	}
+	priced(t, s.alerts("enriched-alerts", others), record.Remote)
+	goOn()
+	priced(t, s.alerts("enriched-alerts", 30), record.Remote)
+}
+
+// A member advertises an address where a pod of another group answers: it is
+// refused, and the joins end as configured.
+func TestForeignAddressIsUnavailable(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	foreign := s.start(func(c *config.Config) { c.Group.ID = "others" })
+	foreign.awaitReady()
+	var pods []*pod
+	for range 4 {
+		pods = append(pods, s.start(func(c *config.Config) {
+			roundRobin(c)
+			c.Peer.Advertise = foreign.PeerAddr().String()
+			c.Join.RemotePatience = 300 * time.Millisecond
+			c.Join.OnUnavailable = "dead_letter"
+		}))
+	}
+	s.owners(partitions, pods...)
+	s.traffic(time.Now().Add(-time.Minute), 1)
+	for _, m := range s.alerts("enriched-alerts-dlq", 10) {
+		if got := string(headerOf(m, "joiner-error-kind")); got != string(record.Unavailable) {
+			t.Errorf("dead letter of kind %s", got)
+		}
+	}
+	if lookups(metrics.LookupMoved, pods...) == 0 || lookups(metrics.LookupHit, pods...)+lookups(metrics.LookupMiss, pods...) != 0 {
+		t.Error("a foreign pod was not refused")
+	}
+}
+
+// Nobody knows how the market's producers place keys: every owner is asked.
+func TestCustomPlacementAcrossPods(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	var pods []*pod
+	for range 3 {
+		pods = append(pods, s.start(func(c *config.Config) { c.Topics.Partitioner = "custom" }))
+	}
+	owners := s.owners(partitions, pods...)
+	at := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+	place := func(i int) int32 { return int32(i % partitions) }
+	for i, symbol := range symbols {
+		s.send("market-updates", place(i), symbol, fmt.Sprintf(`{"price":%d.50}`, i), at)
+		// An older one elsewhere, which must not be taken.
+		s.send("market-updates", (place(i)+3)%partitions, symbol, `{"price":-1}`, at.Add(-time.Second))
+		s.send("notifications", (place(i)+1)%partitions, symbol, `{}`, at.Add(time.Second))
+		s.send("notifications", (place(i)+2)%partitions, fmt.Sprint("NONE", i), `{}`, at.Add(time.Second))
+	}
+	remote := 0
+	for _, m := range s.alerts("enriched-alerts", 2*len(symbols)) {
+		a, err := enrich.ParseAlert(m.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := -1
+		for j, symbol := range symbols {
+			if symbol == string(m.Key) {
+				i = j
+			}
+		}
+		cited := string(headerOf(m, "joiner-market"))[:2]
+		if i < 0 {
+			if a.Market != nil || a.Result != record.Miss || a.Locality != record.Local || cited != fmt.Sprintf("%d/", m.Partition) {
+				t.Errorf("%q: %s, joiner-market %s", m.Key, m.Value, cited)
+			}
+			continue
+		}
+		local := record.Remote
+		if owners[place(i)] == owners[m.Partition] {
+			local = record.Local
+		} else {
+			remote++
+		}
+		if a.Market == nil || a.Market.Price != fmt.Sprintf("%d.50", i) || a.Locality != local || cited != fmt.Sprintf("%d/", place(i)) {
+			t.Errorf("%q: %s, joiner-market %s", m.Key, m.Value, cited)
+		}
+	}
+	if remote == 0 {
+		t.Error("no price crossed the network")
+	}
+}
+
+// After the topics have grown, a symbol's price still lies where the former
+// count put it, maybe in another pod: it is asked there before it is a miss.
+func TestGrowthAsksTheFormerOwner(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	pods := []*pod{s.start(nil), s.start(nil)}
+	s.owners(partitions, pods...)
+	at := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+	s.traffic(at, 1)
+	priced(t, s.alerts("enriched-alerts", 10), record.Local)
+	admin, err := sarama.NewClusterAdminFromClient(s.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range allTopics() {
+		if err := admin.CreatePartitions(topic.Name, 2*partitions, nil, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	owners := s.owners(2*partitions, pods...)
+	await(t, func() string {
+		if err := s.client.RefreshMetadata(); err != nil {
+			return err.Error()
+		}
+		if n, err := s.client.Partitions("notifications"); err != nil || len(n) != 2*partitions {
+			return fmt.Sprintf("%d partitions, %v", len(n), err)
+		}
+		return ""
+	})
+	homeNow := func(symbol string) int32 {
+		n, known := pods[0].places.Home([]byte(symbol))
+		if !known {
+			t.Fatal("no home")
+		}
+		return n
+	}
+	moved, remote := 0, 0
+	for _, symbol := range symbols {
+		n := homeNow(symbol)
+		s.send("notifications", n, symbol, `{}`, at.Add(time.Minute))
+		if n == home(symbol) {
+			continue
+		}
+		moved++
+		if owners[n] != owners[home(symbol)] {
+			remote++
+		}
+	}
+	if moved == 0 {
+		t.Fatal("no symbol has moved")
+	}
+	var alerts []*sarama.ConsumerMessage
+	await(t, func() string {
+		alerts = s.alertsOf("enriched-alerts", 2*partitions)
+		if len(alerts) < 20 {
+			return fmt.Sprintf("%d alerts", len(alerts))
+		}
+		return ""
+	})
+	seen := 0
+	for _, m := range alerts {
+		a, err := enrich.ParseAlert(m.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Market == nil || string(headerOf(m, "joiner-market"))[:2] != fmt.Sprintf("%d/", home(string(m.Key))) {
+			t.Errorf("%q: %s, joiner-market %s", m.Key, m.Value, headerOf(m, "joiner-market"))
+		}
+		if a.Locality == record.Remote {
+			seen++
+		}
+	}
+	if seen != remote {
+		t.Errorf("%d remote joins, want %d of %d symbols that have moved", seen, remote, moved)
+	}
+}
+
+// alertsOf reads what is in a topic of n partitions now.
+func (s *stage) alertsOf(topic string, n int32) (got []*sarama.ConsumerMessage) {
+	s.t.Helper()
+	consumer, err := sarama.NewConsumerFromClient(s.client)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer consumer.Close()
+	for p := range n {
+		end, err := s.client.GetOffset(topic, p, sarama.OffsetNewest)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if end == 0 {
+			continue
+		}
+		pc, err := consumer.ConsumePartition(topic, p, sarama.OffsetOldest)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for range end {
+			got = append(got, <-pc.Messages())
+		}
+		if err := pc.Close(); err != nil && !errors.Is(err, io.EOF) {
+			s.t.Error(err)
+		}
+	}
+	return got
+}
+
+// Before there is a group, the reason is told instead of a price.
+func TestPriceNowBeforeThereIsAGroup(t *testing.T) {
+	c := config.Default()
+	a, err := New(Options{Config: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reason *NoPriceError
+	if _, err := a.PriceNow(context.Background(), []byte("BBCA")); !errors.As(err, &reason) || reason.Reason == "" {
+		t.Errorf("%v", err)
+	}
+}
