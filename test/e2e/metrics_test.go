@@ -34,7 +34,6 @@ var contractMetrics = []struct {
 	{"joiner_alerts_dropped_total", "reason", false},
 	{"joiner_misplaced_keys_total", "topic", false},
 	{"joiner_hottest_key_share_ratio", "partition,topic", false},
-	{"joiner_remote_lookups_total", "outcome", false},
 	{"joiner_out_of_order_updates_total", "", false},
 	{"joiner_assigned_partitions", "topic", false},
 	{"joiner_colocated_partitions", "", false},
@@ -74,7 +73,6 @@ var closedLabels = []struct {
 	{"joiner_task_moves_total", "direction", []string{"gained", "lost"}},
 	{"joiner_tasks", "state", []string{"restoring", "running", "stalled"}},
 	{"joiner_commits_total", "outcome", []string{"failed", "ok"}},
-	{"joiner_remote_lookups_total", "outcome", []string{"error", "hit", "miss", "moved", "overload", "restoring", "timeout"}},
 	{"joiner_dead_letters_total", "kind", []string{
 		"invalid_event_time", "invalid_json", "invalid_price", "invalid_timestamp", "missing_symbol",
 		"no_price", "null_value", "rejected", "too_large", "unavailable",
