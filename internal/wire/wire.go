@@ -46,9 +46,13 @@ const (
 // format.
 const TagDeflated = 15
 
-// MaxInflated bounds what a compressed field may grow to, in bytes: 10,000
-// partitions and 1,000 members need about a tenth.
+// MaxInflated bounds what the compressed fields of one message may grow to
+// together, in bytes: 10,000 partitions and 1,000 members need about a tenth.
 const MaxInflated = 4 << 20
+
+// leastInflated is what a compressed field counts for at least: an empty one
+// costs its reader something as well, and a message has room for a million.
+const leastInflated = 4 << 10
 
 // What Open and EachField report.
 var (
@@ -109,10 +113,18 @@ func AppendNumber(dst []byte, tag, n uint64) []byte {
 // EachField calls f with every field, those that are compressed included. The
 // first error of f or of a cursor ends it; it names the tag.
 func EachField(fields []byte, f func(tag uint64, body *Cursor) error) error {
-	return walkFields(fields, true, f)
+	w := walk{each: f, room: MaxInflated}
+	return w.fields(fields, true)
 }
 
-func walkFields(fields []byte, inflate bool, f func(uint64, *Cursor) error) error {
+// walk goes through the fields of one message.
+type walk struct {
+	each   func(uint64, *Cursor) error
+	room   int // what compressed fields may still grow to
+	reader io.ReadCloser
+}
+
+func (w *walk) fields(fields []byte, inflate bool) error {
 	c := Cursor{b: fields}
 	for len(c.b) > 0 {
 		tag, body := c.Uvarint(), c.Bytes()
@@ -120,18 +132,18 @@ func walkFields(fields []byte, inflate bool, f func(uint64, *Cursor) error) erro
 			return c.err
 		}
 		if tag == TagDeflated && inflate {
-			more, err := inflated(body)
+			more, err := w.inflated(body)
 			if err != nil {
 				return err
 			}
 			// Not again inside: nobody writes that, and it would multiply.
-			if err := walkFields(more, false, f); err != nil {
+			if err := w.fields(more, false); err != nil {
 				return err
 			}
 			continue
 		}
 		in := Cursor{b: body}
-		if err := f(tag, &in); err != nil {
+		if err := w.each(tag, &in); err != nil {
 			return fmt.Errorf("field %d: %w", tag, err)
 		}
 		if in.err != nil {
@@ -141,13 +153,20 @@ func walkFields(fields []byte, inflate bool, f func(uint64, *Cursor) error) erro
 	return nil
 }
 
-func inflated(body []byte) ([]byte, error) {
-	r := flate.NewReader(bytes.NewReader(body))
-	out, err := io.ReadAll(io.LimitReader(r, MaxInflated+1))
+func (w *walk) inflated(body []byte) ([]byte, error) {
+	from := bytes.NewReader(body)
+	if r, again := w.reader.(flate.Resetter); again {
+		if err := r.Reset(from, nil); err != nil {
+			return nil, fmt.Errorf("inflate: %w", err)
+		}
+	} else {
+		w.reader = flate.NewReader(from)
+	}
+	out, err := io.ReadAll(io.LimitReader(w.reader, int64(w.room)+1))
 	if err != nil {
 		return nil, fmt.Errorf("inflate: %w", err)
 	}
-	if len(out) > MaxInflated {
+	if w.room -= max(len(out), leastInflated); w.room < 0 {
 		return nil, fmt.Errorf("inflate: more than %d bytes", MaxInflated)
 	}
 	return out, nil

@@ -68,6 +68,39 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// Compressed fields share one bound: many of them, each of which keeps it, would
+// let a message of a mebibyte grow to a gibibyte.
+func TestCompressedFieldsAreBoundedTogether(t *testing.T) {
+	compressed := func(fields []byte) []byte {
+		body, err := Deflate(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return AppendField(nil, TagDeflated, body)
+	}
+	third := compressed(AppendField(nil, 9, make([]byte, MaxInflated/3)))
+	for name, test := range map[string]struct {
+		field []byte
+		times int
+		fits  bool
+	}{
+		"within":         {third, 2, true},
+		"large ones":     {third, 4, false},
+		"many that fit":  {compressed(AppendText(nil, 9, "group")), 500, true},
+		"many and small": {compressed(nil), 1100, false},
+		"one too large":  {compressed(AppendField(nil, 9, make([]byte, MaxInflated))), 1, false},
+	} {
+		grown := 0
+		err := EachField(slices.Repeat(test.field, test.times), func(_ uint64, c *Cursor) error {
+			grown += len(c.Rest())
+			return nil
+		})
+		if (err == nil) != test.fits || grown > MaxInflated {
+			t.Errorf("%s: grown to %d bytes, error %v", name, grown, err)
+		}
+	}
+}
+
 // FuzzFields reads anything by every reader: none may panic, and none may take
 // more memory than the data has bytes.
 func FuzzFields(f *testing.F) {
