@@ -311,10 +311,13 @@ func (a *App) kafkaOptions() kafka.Options {
 	return o
 }
 
-// assigned hears of a new assignment, under sarama's locks.
+// assigned hears of a new assignment, under sarama's locks. Tasks go on joining
+// meanwhile. The counts come after the directory: a symbol must not be asked for
+// in a partition that the directory of the generation before does not have,
+// where it would be a miss.
 func (a *App) assigned(as assign.Assignment) {
-	a.places.learn(as.Directory)
 	a.member.OnAssigned(as)
+	a.places.learn(as.Directory)
 	a.remote.Load().DirectoryChanged()
 }
 

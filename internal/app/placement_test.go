@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
 	"joiner/internal/assign"
@@ -18,6 +19,7 @@ import (
 	"joiner/internal/enrich"
 	"joiner/internal/placement"
 	"joiner/internal/record"
+	"joiner/internal/remote"
 )
 
 // placed is a topic's traffic: a record for each symbol, where its producer
@@ -329,5 +331,40 @@ func TestPlacesOfATierThatIsNew(t *testing.T) {
 		if other := (before + 1) % 6; p.At(other).WellPlaced(side, []byte("AAPL")) {
 			t.Errorf("%s: well placed in partition %d", side, other)
 		}
+	}
+}
+
+// When the topics grow, whoever computes a symbol's new partition must find it
+// in the directory: one that nobody is to read is a miss.
+func TestCountsComeAfterTheDirectory(t *testing.T) {
+	var a *App
+	told := false
+	core, _ := observer.New(zap.InfoLevel)
+	log := zap.New(core, zap.Hooks(func(e zapcore.Entry) error {
+		if e.Message == "assigned" {
+			told = true
+			if n := a.places.Partitions(record.Market); n != 0 {
+				t.Errorf("%d partitions are known before who owns them", n)
+			}
+		}
+		return nil
+	}))
+	a, err := New(Options{Config: config.Default(), Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := remote.NewClient(remote.ClientOptions{Group: self{a}, Metrics: &a.metrics.Remote, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	a.remote.Store(client)
+
+	topic := a.topics[record.Market]
+	a.assigned(assign.Assignment{Generation: 1, Directory: &assign.Directory{
+		Generation: 1, Partitions: map[string]int32{topic: 12}, Previous: map[string]int32{topic: 6},
+	}})
+	if n := a.places.Partitions(record.Market); n != 12 || !told {
+		t.Errorf("%d partitions; the member was told: %t", n, told)
 	}
 }
