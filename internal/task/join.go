@@ -90,13 +90,13 @@ func (j *joinState) own(symbol []byte) {
 
 // plan lists the partitions that may hold the symbol's price: where the
 // market's partitioner puts it, where it put it before the topic grew, and
-// where the notification itself lies.
+// where the notification itself lies, whoever owns these: what is found must not
+// depend on which pod has which partition.
 func (t *Task) plan(p *place) {
 	j := &p.join
 	home, known := t.o.Placement.Home(p.note.Symbol)
 	if !known {
-		// The notification's own number first, whoever owns it: what is found
-		// must not depend on which pod has which partition.
+		// The notification's own number first, then all others.
 		j.home = AnyPartition
 		j.add(t.o.Index)
 		j.add(AnyPartition)
@@ -110,9 +110,7 @@ func (t *Task) plan(p *place) {
 	if former, ok := t.o.Placement.Former(p.note.Symbol); ok {
 		j.add(former)
 	}
-	if home != t.o.Index && t.o.Mine[record.Market] {
-		j.add(t.o.Index)
-	}
+	j.add(t.o.Index)
 }
 
 func (j *joinState) add(partition int32) {

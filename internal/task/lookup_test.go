@@ -167,6 +167,34 @@ func TestTombstoneAtHomeEndsTheSearch(t *testing.T) {
 	}
 }
 
+// Ticks that lie beside a misplaced notification count where the symbol's home
+// has no price, whoever owns them: every strategy must find the same.
+func TestTicksBesideAMisplacedNotification(t *testing.T) {
+	for mine, want := range map[bool]string{
+		true:  "BBCA " + src(0) + " 7 local hit",
+		false: "BBCA " + src(0) + " 7 remote hit",
+	} {
+		run(t, func(o *Options) { o.Prices = nil; o.Mine[record.Market] = mine }, func(t *testing.T, w *world) {
+			w.home = func(string) (int32, bool) { return 5, true }
+			w.prices = func(q Query) Answer {
+				if q.Partition == 5 {
+					return Answer{Outcome: NoPrice, Known: true, Partition: 5, Next: 9}
+				}
+				return Answer{Outcome: Found, Known: true, Partition: 3, Next: 1, AsOf: true, Price: record.Price{Text: "7", Partition: 3}}
+			}
+			w.start(-1, -1)
+			if mine {
+				w.tick("BBCA", "7", 900)
+			}
+			w.note("BBCA", 1000)
+			w.expect(want)
+			if cited := header(w.sent[0], "joiner-market"); cited != "3/1" {
+				t.Fatalf("joiner-market %q", cited)
+			}
+		})
+	}
+}
+
 // Under the custom partitioner the notification's own number is asked first,
 // whoever owns it, then all others.
 func TestCustomPartitioner(t *testing.T) {
