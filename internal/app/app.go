@@ -125,7 +125,7 @@ func New(o Options) (*App, error) {
 		Metrics: &a.metrics.Group, Logger: a.log,
 	})
 	a.outputs = outputs{
-		conf: c.Topics, metrics: a.metrics, log: a.log,
+		conf: c.Topics, metrics: a.metrics, log: a.log, faults: a.faults,
 		writer: func() []deliver.Fault {
 			if !a.connected.Load() {
 				return nil

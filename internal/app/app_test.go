@@ -41,6 +41,7 @@ type stage struct {
 	sync    sarama.SyncProducer
 	client  sarama.Client
 	log     *zap.Logger // of the pods; nil: the test's own, warnings only
+	addrs   []string    // of another cluster than cluster
 }
 
 func newStage(t *testing.T, topics ...embedded.Topic) *stage {
@@ -80,7 +81,9 @@ func allTopics() []embedded.Topic {
 
 func (s *stage) config() config.Config {
 	c := config.Default()
-	c.Kafka.Brokers = s.cluster.Addrs()
+	if c.Kafka.Brokers = s.addrs; s.addrs == nil {
+		c.Kafka.Brokers = s.cluster.Addrs()
+	}
 	c.Kafka.MetadataRefresh = time.Second
 	c.HTTP.Listen = "127.0.0.1:0"
 	c.Peer.Listen = "127.0.0.1:0"

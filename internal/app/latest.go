@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/IBM/sarama"
 	"go.uber.org/zap"
@@ -12,11 +13,30 @@ import (
 	"joiner/internal/record"
 )
 
-// startLatest gives a group without any commit its start at the end of the
+// startLatest is startLatestOnce, again and again while a right is missing,
+// which readiness names.
+func (a *App) startLatest(ctx context.Context) error {
+	for {
+		err := a.startLatestOnce(ctx)
+		if err == nil || !kafka.Unauthorized(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(rightsAgain):
+		}
+	}
+}
+
+// rightsAgain is the pause between two tries of what lacks a right.
+const rightsAgain = 2 * time.Second
+
+// startLatestOnce gives a group without any commit its start at the end of the
 // notifications. It commits explicit offsets while the group is still empty,
 // since sarama knows one initial offset for both topics, and market-updates
 // always begin at the log's start.
-func (a *App) startLatest(ctx context.Context) error {
+func (a *App) startLatestOnce(ctx context.Context) error {
 	if a.o.Config.Notification.Start != "latest" {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 	"joiner/internal/kafka"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
+	"joiner/internal/sampled"
 )
 
 // outputs knows the topics around the join: whether the outputs are there,
@@ -26,6 +27,7 @@ type outputs struct {
 	writer  func() []deliver.Fault
 	metrics *metrics.Metrics
 	log     *zap.Logger
+	faults  *sampled.Log
 
 	mu     sync.Mutex
 	topics map[string]kafka.Topic
@@ -90,6 +92,9 @@ func (o *outputs) lookOnce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("looking up topic configurations: %w", err)
 	}
+	for name, c := range configs {
+		o.undescribed(name, c)
+	}
 	o.mu.Lock()
 	o.topics = topics
 	o.bounds = make(map[string]deliver.Limits, len(configs))
@@ -102,6 +107,19 @@ func (o *outputs) lookOnce(ctx context.Context) error {
 		o.metrics.SetRetention(record.Side(side), time.Duration(configs[name].RetentionMillis)*time.Millisecond)
 	}
 	return made
+}
+
+// undescribed tells what goes on without the right to a topic's settings: the
+// broker alone then judges what is too large or too old, and what it refuses is
+// dead-lettered as ever.
+func (o *outputs) undescribed(topic string, c kafka.TopicConfig) {
+	if !kafka.Unauthorized(c.Err) {
+		return
+	}
+	right := kafka.Right{Operation: "DescribeConfigs", Resource: "topic", Name: topic}
+	o.faults.Warn("right "+right.String(),
+		"missing right: "+right.String()+"; going on without the topic's limits and retention",
+		zap.String("operation", right.Operation), zap.String("topic", topic), zap.Error(c.Err))
 }
 
 // limitsOf translates a topic's settings; what is not known is not judged.
@@ -164,7 +182,10 @@ func (o *outputs) reasons() (reasons []string) {
 	}
 	want := int32(0)
 	for _, name := range o.inputs() {
-		if t := o.topics[name]; !t.Exists() {
+		switch t := o.topics[name]; {
+		case kafka.Unauthorized(t.Err):
+			reasons = append(reasons, unseen("Read", t))
+		case !t.Exists():
 			reasons = append(reasons, missing("input", t)+": create it, with as many partitions as the other input, or correct its name in the configuration")
 		}
 		want = max(want, o.topics[name].Partitions)
@@ -174,6 +195,8 @@ func (o *outputs) reasons() (reasons []string) {
 	}
 	for _, name := range o.names() {
 		switch t := o.topics[name]; {
+		case kafka.Unauthorized(t.Err):
+			reasons = append(reasons, unseen("Write", t))
 		case !t.Exists():
 			reasons = append(reasons, fmt.Sprintf("%s: it needs %d partitions, as the inputs have; create it or set topics.create: true", missing("output", t), want))
 		case name == o.conf.EnrichedAlerts && t.Partitions < want:
@@ -184,6 +207,12 @@ func (o *outputs) reasons() (reasons []string) {
 		reasons = append(reasons, fmt.Sprintf("outputs wait for %s/%d: %s", f.Topic, f.Partition, f.Reason))
 	}
 	return reasons
+}
+
+// unseen names the right that implies that the topic may be looked up.
+func unseen(operation string, t kafka.Topic) string {
+	right := kafka.Right{Operation: operation, Resource: "topic", Name: t.Name}
+	return fmt.Sprintf("missing right: %s (not even Describe: whether the topic exists is not known)", right)
 }
 
 func missing(what string, t kafka.Topic) string {

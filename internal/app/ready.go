@@ -25,6 +25,7 @@ func (a *App) Ready() server.Readiness {
 		r.Reasons = append(r.Reasons, "stopping")
 	}
 	r.Reasons = append(r.Reasons, a.access.Refusals()...)
+	r.Reasons = append(r.Reasons, a.rightsReasons()...)
 	r.Reasons = append(r.Reasons, a.groupReasons(s)...)
 	for _, t := range s.Tasks {
 		a.judge(t, &r)
@@ -60,12 +61,22 @@ func (a *App) judge(t task.Status, r *server.Readiness) {
 	}
 }
 
+// rightsReasons says which rights brokers miss.
+func (a *App) rightsReasons() (reasons []string) {
+	for _, right := range a.clients.MissingRights() {
+		reasons = append(reasons, "missing right: "+right.String())
+	}
+	return reasons
+}
+
 // groupReasons says what the group lacks.
 func (a *App) groupReasons(s member.Status) []string {
 	if !s.Assigned {
 		switch {
 		case errors.Is(s.LastError, sarama.ErrInconsistentGroupProtocol):
 			return []string{"the members of the group use another strategy: set group.strategy to theirs, or name theirs in group.upgrade_from while the group changes over"}
+		case errors.Is(s.LastError, sarama.ErrGroupAuthorizationFailed):
+			return []string{"missing right: Read on group " + a.o.Config.Group.ID}
 		case s.LastError != nil:
 			return []string{"the group gave no assignment: " + s.LastError.Error()}
 		}

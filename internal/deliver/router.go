@@ -117,7 +117,7 @@ func (w *Writer) identify(needed bool) (fault string) {
 		w.faults.Warn("identify", "no producer id", zap.Error(err))
 		var code sarama.KError
 		if errors.As(err, &code) && judge(code) == forbidden {
-			return "no right to a producer id: " + errorName(code)
+			return "missing right: IdempotentWrite on the cluster, or Write on any topic (" + errorName(code) + " for a producer id)"
 		}
 		return ""
 	}
@@ -307,6 +307,9 @@ func (l *leaders) of(topic string, partition int32) (leader int32, fault string,
 	case sarama.ErrUnknownTopicOrPartition:
 		return 0, "the topic does not exist", false
 	default:
+		if t.Err == sarama.ErrTopicAuthorizationFailed {
+			return 0, missingWrite(topic), false
+		}
 		if judge(t.Err) == forbidden {
 			return 0, "no right to the topic: " + errorName(t.Err), false
 		}
@@ -322,6 +325,9 @@ func (l *leaders) of(topic string, partition int32) (leader int32, fault string,
 	// A leader that is on its way or unknown to the client is waited for.
 	return p.Leader, "", p.Leader >= 0 && l.known[p.Leader]
 }
+
+// missingWrite names the right that outputs wait for.
+func missingWrite(topic string) string { return "missing right: Write on topic " + topic }
 
 func find[T any](list []*T, is func(*T) bool) *T {
 	for _, e := range list {

@@ -340,6 +340,10 @@ func (w *Writer) settle(p *partition, block *sarama.ProduceResponseBlock, r *rep
 		p.renew = true
 		w.retry(p, "")
 	case forbidden:
+		if block.Err == sarama.ErrTopicAuthorizationFailed {
+			w.retry(p, missingWrite(p.topic.name))
+			return
+		}
 		w.retry(p, "the broker does not take the outputs: "+name)
 	case again:
 		w.retry(p, "")

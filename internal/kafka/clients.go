@@ -27,6 +27,7 @@ type Clients struct {
 	opts   Options
 	group  *groupClient
 	faults *sampler
+	rights *rights
 	conns  []*conns // of all clients
 	joins  *conns   // the coordinator client's, among them
 
@@ -58,6 +59,7 @@ func Connect(ctx context.Context, o Options) (*Clients, error) {
 		o.Access = access
 	}
 	c := &Clients{opts: o, faults: newSampler(o.Log), lease: newLease()}
+	c.rights = newRights(o, c.faults)
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -101,10 +103,10 @@ func (c *Clients) open() error {
 			c.joins = dialer
 		}
 	}
-	c.group = newGroupClient(c.Fetch, c.Coordinator, group, c.faults)
-	c.Ends = newEnds(c.Admin, isolation(c.opts.ReadCommitted), c.faults)
-	c.Reader = &Reader{client: c.Log, committed: c.opts.ReadCommitted, faults: c.faults}
-	c.Facts = &Facts{client: c.Admin, faults: c.faults, log: c.opts.Log}
+	c.group = newGroupClient(c.Fetch, c.Coordinator, group, c.faults, c.rights)
+	c.Ends = newEnds(c.Admin, isolation(c.opts.ReadCommitted), c.faults, c.rights)
+	c.Reader = &Reader{client: c.Log, committed: c.opts.ReadCommitted, faults: c.faults, rights: c.rights}
+	c.Facts = &Facts{client: c.Admin, faults: c.faults, rights: c.rights, log: c.opts.Log}
 	return nil
 }
 
@@ -179,7 +181,10 @@ func (c *Clients) reportGroupError(err error) {
 	var at *sarama.ConsumerError
 	if errors.As(err, &at) {
 		fields = append(fields, zap.String("topic", at.Topic), zap.Int32("partition", at.Partition))
-		err = at.Err
+		err = c.rights.missed(readTopic(at.Topic), at.Err)
+	}
+	if errors.Is(err, sarama.ErrGroupAuthorizationFailed) {
+		err = c.rights.missed(readGroup(c.opts.GroupID), err)
 	}
 	c.faults.Warn("group", "the group reports a fault", append(fields, zap.Error(err))...)
 }

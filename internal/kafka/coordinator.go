@@ -33,17 +33,19 @@ type groupClient struct {
 	coordinator sarama.Client
 	conf        *sarama.Config
 	faults      *sampler
+	rights      *rights
 
 	stop     chan struct{} // closed by interrupt
 	stopOnce sync.Once
 }
 
-func newGroupClient(fetch, coordinator sarama.Client, conf *sarama.Config, faults *sampler) *groupClient {
+func newGroupClient(fetch, coordinator sarama.Client, conf *sarama.Config, faults *sampler, rights *rights) *groupClient {
 	return &groupClient{
 		Client:      fetch,
 		coordinator: coordinator,
 		conf:        conf,
 		faults:      faults,
+		rights:      rights,
 		stop:        make(chan struct{}),
 	}
 }
@@ -81,6 +83,7 @@ func (g *groupClient) await(group string, refresh bool) (*sarama.Broker, error) 
 		if errors.Is(err, sarama.ErrClosedClient) {
 			return nil, err
 		}
+		_ = g.rights.missed(readGroup(group), err)
 		g.faults.Warn("coordinator", "the group's coordinator is away, trying again",
 			zap.String("group", group), zap.Error(err))
 		refresh = true

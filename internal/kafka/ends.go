@@ -20,6 +20,7 @@ type Ends struct {
 	client    sarama.Client
 	isolation sarama.IsolationLevel
 	faults    *sampler
+	rights    *rights
 	patience  time.Duration // endsPatience
 
 	mu      sync.Mutex
@@ -62,11 +63,12 @@ const (
 	endsPatience = 5 * time.Second
 )
 
-func newEnds(client sarama.Client, isolation sarama.IsolationLevel, faults *sampler) *Ends {
+func newEnds(client sarama.Client, isolation sarama.IsolationLevel, faults *sampler, rights *rights) *Ends {
 	e := &Ends{
 		client:    client,
 		isolation: isolation,
 		faults:    faults,
+		rights:    rights,
 		patience:  endsPatience,
 		leaders:   make(map[partition]int32),
 		lanes:     make(map[int32]*lane),
@@ -185,6 +187,7 @@ func (e *Ends) request(broker int32, batch []*question) {
 		case err == nil:
 			q.done(end, nil)
 		case lasting(err):
+			_ = e.rights.missed(readTopic(q.topic), err)
 			q.done(0, fmt.Errorf("end offset of %s/%d: %w", q.topic, q.id, err))
 		default:
 			q.fault = err

@@ -18,6 +18,7 @@ import (
 type Facts struct {
 	client  sarama.Client
 	faults  *sampler
+	rights  *rights
 	log     *zap.Logger
 	cluster atomic.Pointer[string]
 }
@@ -249,7 +250,7 @@ func (f *Facts) create(ctx context.Context, name string, partitions int32, o Out
 		return a.CreateTopic(name, detail, false)
 	}, sarama.ErrTopicAlreadyExists)
 	if err != nil {
-		return fmt.Errorf("creating output topic %s: %w", name, err)
+		return fmt.Errorf("creating output topic %s: %w", name, f.rights.missed(createTopic(name), err))
 	}
 	f.log.Info("output topic exists now", zap.String("topic", name), zap.Int32("partitions", partitions),
 		zap.Int64("max_message_bytes", room))
@@ -278,7 +279,7 @@ func (f *Facts) grow(ctx context.Context, name string, from, to int32) error {
 		return a.CreatePartitions(name, to, nil, false)
 	}, sarama.ErrInvalidPartitions) // has them already
 	if err != nil {
-		return fmt.Errorf("growing output topic %s from %d to %d partitions: %w", name, from, to, err)
+		return fmt.Errorf("growing output topic %s from %d to %d partitions: %w", name, from, to, f.rights.missed(alterTopic(name), err))
 	}
 	f.log.Info("output topic has grown", zap.String("topic", name), zap.Int32("from", from), zap.Int32("partitions", to))
 	return nil

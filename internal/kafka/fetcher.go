@@ -109,6 +109,7 @@ type Fetcher struct {
 	o         FetcherOptions
 	isolation sarama.IsolationLevel
 	faults    *sampler
+	rights    *rights
 	// readTimeout ends a request that a broker does not answer.
 	readTimeout time.Duration
 
@@ -135,6 +136,7 @@ func (c *Clients) NewFetcher(o FetcherOptions) *Fetcher {
 		o:           o.withDefaults(c.opts),
 		isolation:   isolation(c.opts.ReadCommitted),
 		faults:      c.faults,
+		rights:      c.rights,
 		readTimeout: fetchReadTimeout(c.opts),
 		ctx:         ctx,
 		cancel:      cancel,

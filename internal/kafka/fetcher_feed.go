@@ -127,6 +127,7 @@ func (fd *Feed) take(block *sarama.FetchResponseBlock) (verdict, error) {
 		return stays, nil
 	}
 	fd.apart = false
+	fd.f.rights.seen(readTopic(fd.topic))
 	before := fd.position
 	c := chunk{spill: fd.spill}
 	err := c.parse(block, before, fd.f.isolation == sarama.ReadCommitted)
@@ -205,6 +206,7 @@ func (fd *Feed) refused(err sarama.KError) (verdict, error) {
 		fd.until = time.Now().Add(backoff)
 		return stays, err
 	case lasting(err):
+		_ = fd.f.rights.missed(readTopic(fd.topic), err)
 		fd.until = time.Now().Add(slow)
 		return stays, err
 	default:

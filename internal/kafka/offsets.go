@@ -55,9 +55,22 @@ func (c *Clients) CommitOffsets(
 		return c.lookUpAfter(ctx, gen.Group, err)
 	}, zap.String("group", gen.Group))
 	if err != nil {
-		return nil, err
+		return nil, c.rights.missed(readGroup(gen.Group), err)
+	}
+	for topic, partitions := range refused {
+		for _, err := range partitions {
+			_ = c.rights.missed(commitRight(gen.Group, topic, err), err)
+		}
 	}
 	return refused, nil
+}
+
+// commitRight is the right whose lack err shows.
+func commitRight(group, topic string, err error) Right {
+	if errors.Is(err, sarama.ErrTopicAuthorizationFailed) {
+		return readTopic(topic)
+	}
+	return readGroup(group)
 }
 
 func commitRequest(conf *sarama.Config, gen Generation, offsets map[string]map[int32]int64) *sarama.OffsetCommitRequest {
@@ -139,10 +152,32 @@ func (c *Clients) CommittedOffsets(ctx context.Context, topics map[string][]int3
 		return c.lookUpAfter(ctx, c.opts.GroupID, err)
 	}, zap.String("group", c.opts.GroupID))
 	if err != nil {
-		return nil, err
+		return nil, c.unread(err)
 	}
 	return offsets, nil
 }
+
+// unread notes the right whose lack err may show.
+func (c *Clients) unread(err error) error {
+	if errors.Is(err, sarama.ErrGroupAuthorizationFailed) {
+		return c.rights.missed(readGroup(c.opts.GroupID), err)
+	}
+	var at *topicFault
+	if errors.As(err, &at) {
+		return c.rights.missed(readTopic(at.topic), err)
+	}
+	return err
+}
+
+// topicFault is what an answer says of a topic's partition.
+type topicFault struct {
+	topic     string
+	partition int32
+	err       error
+}
+
+func (f *topicFault) Error() string { return fmt.Sprintf("%s/%d: %v", f.topic, f.partition, f.err) }
+func (f *topicFault) Unwrap() error { return f.err }
 
 func committed(resp *sarama.OffsetFetchResponse, topics map[string][]int32) (map[string]map[int32]int64, error) {
 	offsets := make(map[string]map[int32]int64, len(topics))
@@ -166,7 +201,7 @@ func committed(resp *sarama.OffsetFetchResponse, topics map[string][]int32) (map
 				return nil, fmt.Errorf("%s/%d: %w", topic, id, sarama.ErrIncompleteResponse)
 			}
 			if block.Err != sarama.ErrNoError {
-				return nil, fmt.Errorf("%s/%d: %w", topic, id, block.Err)
+				return nil, &topicFault{topic, id, block.Err}
 			}
 			put(&offsets, topic, id, block.Offset)
 		}

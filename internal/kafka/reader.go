@@ -19,6 +19,7 @@ type Reader struct {
 	client    sarama.Client
 	committed bool
 	faults    *sampler
+	rights    *rights
 }
 
 // AboveEnd reports that records were asked for above the end of a partition:
@@ -253,5 +254,5 @@ func atLeader[T any](ctx context.Context, r *Reader, p partition, f func(b *sara
 
 func (r *Reader) again(ctx context.Context, what string, p partition, f func(context.Context) error, fields ...zap.Field) error {
 	fields = append(fields, zap.String("topic", p.topic), zap.Int32("partition", p.id))
-	return r.faults.again(ctx, what, f, fields...)
+	return r.rights.missed(readTopic(p.topic), r.faults.again(ctx, what, f, fields...))
 }

@@ -97,7 +97,8 @@ func (t *Task) bounds(side record.Side) (start, end int64, err error) {
 		if err == nil || t.ctx.Err() != nil {
 			return start, end, err
 		}
-		t.log.Warn("cannot learn where a partition begins and ends, trying again",
+		t.o.Faults.Warn("bounds "+t.o.Topics[side], "cannot learn where a partition begins and ends, trying again",
+			zap.Int32("partition", t.o.Index),
 			zap.String("topic", t.o.Topics[side]), zap.Error(err))
 		if !t.pause(askAgain * 5) {
 			return 0, 0, t.ctx.Err()
@@ -137,7 +138,7 @@ func (t *Task) restore() bool {
 		if t.ctx.Err() != nil {
 			return false
 		}
-		t.log.Warn("restore failed, starting it again", zap.Error(err))
+		t.o.Faults.Warn("restore", "restore failed, starting it again", zap.Int32("partition", t.o.Index), zap.Error(err))
 		if !t.pause(askAgain * 5) {
 			return false
 		}

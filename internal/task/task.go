@@ -195,6 +195,9 @@ func New(o Options) *Task {
 // build makes a task without its goroutine.
 func build(o Options) *Task {
 	o.Limits = o.Limits.withDefaults()
+	if o.Faults == nil {
+		o.Faults = sampled.New(o.Logger, nil)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &Task{
 		o:      o,

@@ -1,0 +1,111 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/IBM/sarama"
+	"go.uber.org/zap"
+)
+
+// Right is an operation that a principal may be allowed on a resource, by the
+// names that Kafka's own tools use.
+type Right struct {
+	Operation string // Read, Write, Create, Alter, DescribeConfigs …
+	Resource  string // topic or group
+	Name      string
+}
+
+func (r Right) String() string { return fmt.Sprintf("%s on %s %s", r.Operation, r.Resource, r.Name) }
+
+// The rights whose lack a request here may show. A request that needs Describe
+// only shows the lack of the one that implies it and is given.
+func readTopic(name string) Right   { return Right{"Read", "topic", name} }
+func readGroup(name string) Right   { return Right{"Read", "group", name} }
+func createTopic(name string) Right { return Right{"Create", "topic", name} }
+func alterTopic(name string) Right  { return Right{"Alter", "topic", name} }
+
+// Unauthorized tells whether err is a broker's word that a right is missing.
+func Unauthorized(err error) bool {
+	return errors.Is(err, sarama.ErrTopicAuthorizationFailed) ||
+		errors.Is(err, sarama.ErrGroupAuthorizationFailed) ||
+		errors.Is(err, sarama.ErrClusterAuthorizationFailed)
+}
+
+// rights remembers which are missing. Whoever was refused asks again and is
+// refused again until somebody gives the right, so one that nobody has missed
+// for a while is there again, or not needed any more.
+type rights struct {
+	faults *sampler
+	counts time.Duration // how long a refusal is told of
+	now    func() time.Time
+
+	any     atomic.Bool // something is missing: spares the happy the lock
+	mu      sync.Mutex
+	missing map[Right]time.Time // when it was last missed
+}
+
+// rightCounts is the least time that a missing right is told of: everything
+// that needs one asks again within 5s, but for what a look at the topics finds,
+// which is repeated every kafka.metadata_refresh.
+const rightCounts = 12 * time.Second
+
+func newRights(o Options, faults *sampler) *rights {
+	return &rights{
+		faults: faults, counts: max(rightCounts, o.MetadataRefresh*5/2), now: time.Now,
+		missing: make(map[Right]time.Time),
+	}
+}
+
+// missed notes the right where err says that it is missing, and returns err.
+func (r *rights) missed(right Right, err error) error {
+	if !Unauthorized(err) {
+		return err
+	}
+	r.mu.Lock()
+	r.missing[right] = r.now()
+	r.any.Store(true)
+	r.mu.Unlock()
+	r.faults.Error("right "+right.String(), "missing right: "+right.String()+"; trying again",
+		zap.String("operation", right.Operation), zap.String(right.Resource, right.Name), zap.Error(err))
+	return err
+}
+
+// seen says that the right is there.
+func (r *rights) seen(right Right) {
+	if !r.any.Load() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.missing, right)
+	r.any.Store(len(r.missing) > 0)
+}
+
+// MissingRights returns the rights that brokers have lately said are missing,
+// in order.
+func (c *Clients) MissingRights() []Right {
+	r := c.rights
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []Right
+	for right, at := range r.missing {
+		if r.now().Sub(at) < r.counts {
+			all = append(all, right)
+		}
+	}
+	slices.SortFunc(all, func(a, b Right) int {
+		switch {
+		case a.String() < b.String():
+			return -1
+		case a.String() > b.String():
+			return 1
+		}
+		return 0
+	})
+	return all
+}
