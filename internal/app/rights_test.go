@@ -66,9 +66,10 @@ func (r right) String() string {
 func (g *guarded) give(rights ...right) {
 	g.t.Helper()
 	for _, r := range rights {
-		err := g.admin.CreateACL(
-			sarama.Resource{ResourceType: r.resource, ResourceName: r.name, ResourcePatternType: sarama.AclPatternLiteral},
-			sarama.Acl{Principal: "User:joiner", Host: "*", Operation: r.operation, PermissionType: sarama.AclPermissionAllow})
+		err := g.admin.CreateACLs([]*sarama.ResourceAcls{{
+			Resource: sarama.Resource{ResourceType: r.resource, ResourceName: r.name, ResourcePatternType: sarama.AclPatternLiteral},
+			Acls:     []*sarama.Acl{{Principal: "User:joiner", Host: "*", Operation: r.operation, PermissionType: sarama.AclPermissionAllow}},
+		}})
 		if err != nil {
 			g.t.Fatal(err)
 		}

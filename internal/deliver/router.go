@@ -327,7 +327,9 @@ func (l *leaders) of(topic string, partition int32) (leader int32, fault string,
 }
 
 // missingWrite names the right that outputs wait for.
-func missingWrite(topic string) string { return "missing right: Write on topic " + topic }
+func missingWrite(topic string) string {
+	return "missing right: Write on topic " + topic + " (" + errorName(sarama.ErrTopicAuthorizationFailed) + ")"
+}
 
 func find[T any](list []*T, is func(*T) bool) *T {
 	for _, e := range list {

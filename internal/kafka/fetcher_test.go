@@ -741,7 +741,11 @@ func TestFetcherIsThrottled(t *testing.T) {
 
 // offline is a Fetcher for tests of what a response does.
 func offline(committed bool) *Fetcher {
-	f := &Fetcher{isolation: isolation(committed), o: FetcherOptions{}.withDefaults(Options{}.withDefaults()), feeds: map[partition]*Feed{}}
+	o := Options{}.withDefaults()
+	f := &Fetcher{
+		isolation: isolation(committed), o: FetcherOptions{}.withDefaults(o), feeds: map[partition]*Feed{},
+		rights: newRights(o, newSampler(o.Log)),
+	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	return f
 }

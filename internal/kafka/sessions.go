@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +47,9 @@ func replace(client sarama.Client, conn connection) {
 		// asks again.
 		_ = b.Close()
 		_ = b.Open(client.Config())
+		if !slices.Contains(client.Brokers(), b) {
+			_ = b.Close() // the client has let go of it meanwhile, and would never close it
+		}
 	}
 	// A seed broker's, which the client does not show.
 	_ = conn.Close()
