@@ -123,13 +123,20 @@ func (l *ledger) removeLocked(p *place) {
 	}
 }
 
-// roomLeft reports whether another place may be taken beside the new ones that
-// are not listed yet; where not, the next settled output wakes the merge.
-func (l *ledger) roomLeft(unlisted int) bool {
+// roomLeft reports whether another place may be taken for a record of the side,
+// beside the new ones that are not listed yet; where not, the next settled output
+// wakes the merge. Bad ticks may take as much again as notifications: other
+// tasks' questions wait behind one, and where all ledgers are full of places that
+// ask each other, nobody would go on.
+func (l *ledger) roomLeft(side record.Side, unlisted int) bool {
+	places, bytes := l.t.o.Limits.Places, l.t.o.Limits.PlaceBytes
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.crowded = l.places+unlisted >= l.t.o.Limits.Places/4
-	l.full = l.places+unlisted >= l.t.o.Limits.Places || l.bytes+unlisted*placeOverhead >= l.t.o.Limits.PlaceBytes
+	l.crowded = l.places+unlisted >= places/4
+	if side == record.Market {
+		places, bytes = 2*places, 2*bytes
+	}
+	l.full = l.places+unlisted >= places || l.bytes+unlisted*placeOverhead >= bytes
 	return !l.full
 }
 

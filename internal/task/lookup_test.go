@@ -119,6 +119,36 @@ func (w *world) releaseNote() {
 	synctest.Wait()
 }
 
+// A bad tick lets look-ups pass although the ledger is full: tasks whose places
+// all ask each other would else stand still together.
+func TestABadTickDoesNotHoldUpLookupsWhenTheLedgerIsFull(t *testing.T) {
+	run(t, func(o *Options) { o.Prices = nil; o.Limits.Places = 1 }, func(t *testing.T, w *world) {
+		asked := make(chan struct{})
+		w.home = func(string) (int32, bool) { return 5, true }
+		w.prices = func(Query) Answer {
+			<-asked
+			return Answer{Outcome: NoPrice, Known: true, Partition: 5}
+		}
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 900)
+		w.note("BBRI", 1000)
+		w.note("BBRI", 1001) // there is no room for it
+		w.offer(record.Market, w.put(record.Market, "BBCA", `{}`, 1100))
+		w.tick("BBCA", "2", 1200)
+		got := w.lookup(t.Context(), "BBCA", 1000)
+		select {
+		case a := <-got:
+			if a.Outcome != Found || a.Price.Text != "1" {
+				t.Errorf("%+v", a)
+			}
+		default:
+			t.Error("the look-up waits for room in the ledger")
+		}
+		close(asked)
+		synctest.Wait()
+	})
+}
+
 func TestTombstonesAreTold(t *testing.T) {
 	run(t, nil, func(t *testing.T, w *world) {
 		w.start(-1, -1)

@@ -356,7 +356,7 @@ func (t *Task) takeTick(b *batch) bool {
 	m := &t.merge
 	rec, h := b.record(), &b.head
 	if h.bad != nil {
-		if !t.ledger.roomLeft(len(m.places)) {
+		if !t.ledger.roomLeft(record.Market, len(m.places)) {
 			return false
 		}
 		t.deadLetter(t.newPlace(record.Market, rec), h.bad.Kind, h.bad.Detail)
@@ -376,7 +376,7 @@ func (t *Task) takeTick(b *batch) bool {
 // takeNote joins the notification head, or lets it wait in the ledger.
 func (t *Task) takeNote(b *batch) bool {
 	m := &t.merge
-	if !t.ledger.roomLeft(len(m.places)) {
+	if !t.ledger.roomLeft(record.Notification, len(m.places)) {
 		return false
 	}
 	rec, h := b.record(), &b.head

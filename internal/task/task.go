@@ -87,7 +87,7 @@ type Options struct {
 type Limits struct {
 	QueueRecords int // an input above it is paused, below half of it resumed
 	QueueBytes   int // likewise
-	Places       int // notifications without an acknowledged output
+	Places       int // notifications without an acknowledged output; bad ticks may be as many again
 	PlaceBytes   int // and what their outputs hold
 }
 
