@@ -83,11 +83,10 @@ func (p self) Standing() (remote.Standing, bool) {
 	}
 	market := a.topics[record.Market]
 	topic, ok := a.outputs.topic(market)
-	cluster := a.clients.Facts.Cluster()
 	return remote.Standing{
-		Cluster: cluster, Group: a.o.Config.Group.ID, Topic: market, TopicID: topic.ID,
+		Cluster: a.clients.Facts.Cluster(), Group: a.o.Config.Group.ID, Topic: market, TopicID: topic.ID,
 		Generation: generation, Self: a.o.Identity,
-	}, ok && cluster != ""
+	}, ok
 }
 
 // Alive implements remote.Group.
@@ -100,10 +99,11 @@ func (p self) Owns(partition int32) bool { return p.a.member.Owns(partition) }
 
 // Table implements remote.Group.
 func (p self) Table(partition int32) remote.Table {
-	if t := p.a.member.Task(partition); t != nil {
-		return t
+	t := p.a.member.Task(partition)
+	if t == nil {
+		return nil // an interface around nil would be none
 	}
-	return nil
+	return t
 }
 
 // Directory implements remote.Group.

@@ -34,7 +34,7 @@ func (a *App) Ready() server.Readiness {
 		r.Reasons = append(r.Reasons, "claims not started: partitions "+list(s.Starting))
 	}
 	r.Reasons = append(r.Reasons, a.outputs.reasons()...)
-	r.Notes = a.keys.Notes()
+	r.Notes = append(a.keys.Notes(), directoryNotes(s)...)
 	r.Ready = r.Assigned && len(r.Reasons) == 0
 	return r
 }
@@ -91,6 +91,19 @@ func (a *App) groupReasons(s member.Status) []string {
 		reasons = append(reasons, d.Problem+": grow the smaller one")
 	}
 	return append(reasons, unowned(d.Unowned)...)
+}
+
+// directoryNotes says why nobody can be asked for prices of other pods.
+func directoryNotes(s member.Status) []string {
+	switch {
+	case !s.Assigned:
+		return nil
+	case s.Directory == nil:
+		return []string{"the group is led by a member that is no joiner of this version: prices of other pods are unavailable until it has left"}
+	case s.Directory.Truncated:
+		return []string{"the group has too many members for each to be told who owns what: prices of other pods are unavailable"}
+	}
+	return nil
 }
 
 func unowned(partitions map[string][]int32) (reasons []string) {

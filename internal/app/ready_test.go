@@ -3,6 +3,8 @@ package app
 import (
 	"testing"
 
+	"joiner/internal/assign"
+	"joiner/internal/member"
 	"joiner/internal/record"
 	"joiner/internal/server"
 	"joiner/internal/task"
@@ -60,5 +62,21 @@ func TestJudge(t *testing.T) {
 				t.Errorf("reasons %q, want %q", got.Reasons, test.reason)
 			}
 		})
+	}
+}
+
+func TestDirectoryNotes(t *testing.T) {
+	for name, c := range map[string]struct {
+		s     member.Status
+		notes int
+	}{
+		"no assignment":       {member.Status{}, 0},
+		"a directory":         {member.Status{Assigned: true, Directory: &assign.Directory{}}, 0},
+		"a foreign leader":    {member.Status{Assigned: true}, 1},
+		"a directory too far": {member.Status{Assigned: true, Directory: &assign.Directory{Truncated: true}}, 1},
+	} {
+		if got := directoryNotes(c.s); len(got) != c.notes {
+			t.Errorf("%s: %q", name, got)
+		}
 	}
 }

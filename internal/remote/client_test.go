@@ -241,13 +241,15 @@ func TestForeignAddress(t *testing.T) {
 		address string
 		counts  metrics.LookupOutcome
 	}{
-		"another group's pod":  {serve(t, foreign, nil).Addr().String(), metrics.LookupMoved},
-		"another member":       {serve(t, stranger, nil).Addr().String(), metrics.LookupMoved},
-		"a web server":         {webServer(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }), metrics.LookupError},
-		"a redirecting server": {webServer(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, redirected.URL, 307) }), metrics.LookupError},
-		"nobody":               {closedAddress(t), metrics.LookupError},
-		"no address":           {"nonsense", metrics.LookupError},
-		"a user in it":         {"user@127.0.0.1:80", metrics.LookupError},
+		"another group's pod": {serve(t, foreign, nil).Addr().String(), metrics.LookupMoved},
+		"another member":      {serve(t, stranger, nil).Addr().String(), metrics.LookupMoved},
+		"a web server":        {webServer(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }), metrics.LookupError},
+		"a redirecting server": {webServer(t, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, redirected.URL, http.StatusTemporaryRedirect)
+		}), metrics.LookupError},
+		"nobody":       {closedAddress(t), metrics.LookupError},
+		"no address":   {"nonsense", metrics.LookupError},
+		"a user in it": {"user@127.0.0.1:80", metrics.LookupError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, nil, func(o *ClientOptions) { o.Patience = 100 * time.Millisecond })

@@ -232,6 +232,9 @@ func (c *Client) deal(o *owner, x *question, r *reply) metrics.LookupOutcome {
 		c.later(x, Failure{Reason: Restoring, Owner: o.id})
 		return metrics.LookupRestoring
 	case outTimeout:
+		// The owner is there and is behind the question: it has held it for the
+		// whole attempt, which was pause enough.
+		c.rested(x)
 		c.later(x, Failure{Reason: TimedOut, Owner: o.id})
 		return metrics.LookupTimeout
 	case outOverload:
@@ -240,6 +243,13 @@ func (c *Client) deal(o *owner, x *question, r *reply) metrics.LookupOutcome {
 	}
 	c.later(x, Failure{Reason: Unreachable, Owner: o.id})
 	return metrics.LookupError
+}
+
+// rested makes the next pause of a question the shortest again.
+func (c *Client) rested(x *question) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x.pause = 0
 }
 
 // moved follows the hint to an owner that is as new as the one that was asked,

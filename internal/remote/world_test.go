@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 	"fmt"
-	"net"
 	"strconv"
 	"sync"
 	"testing"
@@ -296,15 +295,6 @@ func newPair(t testing.TB, changeServer func(*ServerOptions), changeClient func(
 	p.asker.dir, p.owner.dir = d, d
 	p.client = ask(t, p.asker, changeClient)
 	return p
-}
-
-func portOf(t testing.TB, address string) string {
-	t.Helper()
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 func symbolOf(p int32) string            { return "s" + strconv.Itoa(int(p)) }
