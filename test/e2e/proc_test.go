@@ -58,6 +58,12 @@ type Proc struct {
 // shown.
 func Start(t testing.TB, name string, settings Settings) *Proc {
 	t.Helper()
+	return StartIn(t, name, t.TempDir(), settings) // where no config.yaml lies
+}
+
+// StartIn is Start in a directory, whose config.yaml is read where there is one.
+func StartIn(t testing.TB, name, dir string, settings Settings) *Proc {
+	t.Helper()
 	binary, err := joinerBinary()
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +74,7 @@ func Start(t testing.TB, name string, settings Settings) *Proc {
 		http: http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 	p.cmd = exec.Command(binary, "run")
-	p.cmd.Dir = t.TempDir() // where no config.yaml lies
+	p.cmd.Dir = dir
 	p.cmd.Env = environment(settings)
 	p.cmd.SysProcAttr = dieWithTest()
 	p.cmd.WaitDelay = 10 * time.Second
@@ -171,6 +177,17 @@ func (p *Proc) Tail(n int) string {
 		lines = lines[len(lines)-n:]
 	}
 	return string(bytes.Join(lines, []byte("\n")))
+}
+
+// lineTexts returns the log so far as it was written.
+func (p *Proc) lineTexts() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	texts := make([]string, len(p.lines))
+	for i, line := range p.lines {
+		texts[i] = string(line)
+	}
+	return texts
 }
 
 // Line is a line of the log.
