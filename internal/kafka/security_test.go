@@ -501,7 +501,7 @@ func TestSessionsAreReplaced(t *testing.T) {
 func TestJoinOutlivesItsSession(t *testing.T) {
 	s := newSafe(t, false, kfake.EnableSASL(), kfake.Superuser("PLAIN", "joiner", planted),
 		kfake.BrokerConfigs(map[string]string{"connections.max.reauth.ms": "3600000"}))
-	joining, release := make(chan struct{}), make(chan struct{})
+	joining, held := make(chan struct{}), newSleeper(t, s.fake)
 	var once sync.Once
 	s.fake.ControlKey(int16(kmsg.JoinGroup), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		s.fake.KeepControl()
@@ -509,14 +509,13 @@ func TestJoinOutlivesItsSession(t *testing.T) {
 			return nil, nil, false
 		}
 		once.Do(func() { close(joining) })
-		s.fake.SleepControl(func() { <-release })
+		held.sleep()
 		return nil, nil, false
 	})
 	c := s.connect(s.options(Security{TLS: s.tls(), SASL: SASL{
 		Mechanism: "PLAIN", Username: "joiner", Password: password(planted).read,
 	}}, nil))
-	let := sync.OnceFunc(func() { close(release) })
-	defer let()
+	defer held.wake()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	h, _, ended := consume(ctx, t, c, "t")
@@ -529,7 +528,7 @@ func TestJoinOutlivesItsSession(t *testing.T) {
 	}
 	c.joins.mu.Unlock()
 	pause(ctx, 3*renewEvery) // long enough for a replacement to begin, if one will
-	let()
+	held.wake()
 	eventually(t, "a session", func() bool { return h.setups.Load() > 0 })
 	eventually(t, "new connections", func() bool { return !slices.ContainsFunc(old, func(c net.Conn) bool { return !isClosed(c) }) })
 	if got := h.setups.Load(); got != 1 {
@@ -544,16 +543,16 @@ func TestJoinOutlivesItsSession(t *testing.T) {
 // TestInterruptUnderTLS has a JoinGroup wait for another member.
 func TestInterruptUnderTLS(t *testing.T) {
 	s := newSafe(t, false)
-	joining, release := make(chan struct{}), make(chan struct{})
+	joining, held := make(chan struct{}), newSleeper(t, s.fake)
 	var once sync.Once
 	s.fake.ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
 		s.fake.KeepControl()
 		once.Do(func() { close(joining) })
-		s.fake.SleepControl(func() { <-release })
+		held.sleep()
 		return nil, nil, false
 	})
 	c := s.connect(s.options(Security{TLS: s.tls()}, nil))
-	defer close(release)
+	defer held.wake()
 	ctx, cancel := context.WithCancel(context.Background())
 	_, _, ended := consume(ctx, t, c, "t")
 	<-joining
