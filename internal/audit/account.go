@@ -303,7 +303,7 @@ func (l *ledger) judgeDead(n *original, o *output) string {
 func (a *auditor) judgeDeadCopy(n *original, o *output) string {
 	t := &a.topics.DeadLetters
 	switch {
-	case o.at.partition != o.source.partition%t.Partitions:
+	case !mayLie(o.at.partition, o.source.partition, t.Partitions):
 		return "it is in another partition than its record"
 	case o.meta != n.meta:
 		return "its key or headers are not the record's"
@@ -313,6 +313,18 @@ func (a *auditor) judgeDeadCopy(n *original, o *output) string {
 		return "its timestamp is not the record's"
 	}
 	return ""
+}
+
+// mayLie tells whether a dead letter of a record of partition source may lie in
+// partition at: the same where the topic has it, or had it when the record was
+// dead-lettered, else that number modulo the partitions that there were.
+func mayLie(at, source, partitions int32) bool {
+	for had := min(source, partitions); had > at; had-- {
+		if source%had == at {
+			return true
+		}
+	}
+	return at == source%partitions
 }
 
 // redated tells whether a dead letter may bear the time of its making, at now:
