@@ -137,8 +137,9 @@ func (a *auditor) settlePresent(d *doubt, r *record.Record) {
 		a.wrong(topic, d.alert, "the record at %d/%d is no price of its symbol", d.partition, d.tick)
 	case int64(tick.EventTime) != d.tickTime || a.hash.price(tick.Price) != d.price:
 		a.wrong(topic, d.alert, "the tick at %d/%d has another price or event time", d.partition, d.tick)
-	case !a.holes(d) || d.found && (d.time > d.tickTime || d.time == d.tickTime && d.offset > d.tick):
-		// A newer one that is left beats it whatever else there was.
+	case !a.holes(d) || d.found && d.time >= d.tickTime:
+		// A newer one that is left beats it whatever else there was; of the same
+		// event time, it is the one of the higher offset.
 		a.wrong(topic, d.alert, "the ticks below joiner-market give the one at %d/%d, not at %d", d.partition, d.offset, d.tick)
 	default:
 		a.unverifiable(topic, d.alert, "its tick at %d/%d may have been the right one before earlier ticks were deleted", d.partition, d.tick)

@@ -282,6 +282,39 @@ func TestWhatIsGone(t *testing.T) {
 			t.Error(figuresOf(r), r.dump())
 		}
 	})
+	t.Run("gap right below the citation", func(t *testing.T) {
+		w := newWorld(t, 1, 1, 0)
+		w.topics.Market.Compacted = true
+		w.tick("A", 10, "1")
+		w.tick("A", 20, "")
+		w.merge(0, 2)
+		w.join(w.note(0, "A", 30, `{}`))
+		w.tick("B", 40, "1")
+		w.log.parts[marketTopic][0].remove(func(r *record.Record) bool { return r.Offset == 1 })
+		if r := w.audit(); figuresOf(r) != (figures{Missed: 1, Unverifiable: 1}) {
+			t.Error(figuresOf(r), r.dump())
+		}
+	})
+	t.Run("an output deleted that had overtaken one that is left", func(t *testing.T) {
+		w := newWorld(t, 1, 1, 0)
+		waits, goes := w.note(0, "B", 1, `{}`), w.note(0, "A", 1, `{}`)
+		w.join(goes)
+		w.join(waits)
+		w.log.parts[alertTopic][0].truncate(1)
+		if r := w.audit(); figuresOf(r) != (figures{Missed: 1, Unverifiable: 1}) {
+			t.Error(figuresOf(r), r.dump())
+		}
+	})
+	t.Run("a dead letter deleted that had overtaken one that is left", func(t *testing.T) {
+		w := newWorld(t, 1, 1, 0)
+		good, bad := w.note(0, "B", 1, `{}`), w.note(0, "A", 1, `[`)
+		w.join(bad)
+		w.deadLetter(enrich.Source{Topic: noteTopic, Offset: good.offset}, &w.log.parts[noteTopic][0].records[0], &enrich.Bad{Kind: record.TooLarge})
+		w.log.parts[deadTopic][0].truncate(1)
+		if r := w.audit(); figuresOf(r) != (figures{DeadLettered: 1, Unverifiable: 1}) {
+			t.Error(figuresOf(r), r.dump())
+		}
+	})
 	t.Run("older late tick is left, the cited one is not", func(t *testing.T) {
 		w := newWorld(t, 1, 1, 0)
 		w.topics.Market.Compacted = true
@@ -557,6 +590,63 @@ func (g *growing) Bounds(ctx context.Context, topic string, partition int32) (in
 	g.w.join(g.w.note(g.w.home("S0"), "S0", int64(1000+g.added), `{}`))
 	g.added++
 	return start, end, err
+}
+
+// Retention that goes on while the audit reads makes nothing lost, wrong or
+// foreign.
+func TestRetentionMeanwhile(t *testing.T) {
+	for topic, want := range map[string]figures{
+		noteTopic:   {Unverifiable: 5}, // outputs without their source
+		alertTopic:  {Unverifiable: 5}, // notifications without their output
+		marketTopic: {Unverifiable: 5}, // alerts without their tick
+	} {
+		t.Run(topic, func(t *testing.T) {
+			w := steady(t, 40)
+			log := &shrinking{memory: w.log, topic: topic}
+			r, err := Audit(t.Context(), w.o, log, w.topics)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if figuresOf(r) != want || !log.done {
+				t.Errorf("got %+v, want %+v%s", figuresOf(r), want, r.dump())
+			}
+		})
+	}
+}
+
+// shrinking is a log whose retention takes the first five records of a topic's
+// first partition just before it is read.
+type shrinking struct {
+	*memory
+	topic string
+	done  bool
+}
+
+func (s *shrinking) Read(ctx context.Context, topic string, partition int32, from, to int64, each func([]record.Record) error, progress func(int64)) error {
+	if topic == s.topic && !s.done {
+		s.parts[topic][0].truncate(5)
+		s.done = true
+	}
+	return s.memory.Read(ctx, topic, partition, from, to, each, progress)
+}
+
+// late answers as if it knew all ticks, whatever their order.
+func TestLateKnowsWhatMatters(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		var all []version
+		var l late
+		at := int64(0)
+		for range rapid.IntRange(0, 30).Draw(r, "ticks") {
+			at += int64(rapid.IntRange(0, 2).Draw(r, "later"))
+			v := version{time: at, offset: int64(rapid.IntRange(0, 50).Draw(r, "offset"))}
+			all, l = append(all, v), l.with(v)
+			from, offset := int64(rapid.IntRange(-1, int(at)+1).Draw(r, "from")), int64(rapid.IntRange(0, 51).Draw(r, "at least"))
+			want := slices.ContainsFunc(all, func(v version) bool { return v.time >= from && v.offset >= offset })
+			if got := l.any(from, offset); got != want {
+				r.Fatalf("a tick from %d on of at least %d: %v, want %v, of %+v", from, offset, got, want, all)
+			}
+		}
+	})
 }
 
 // Nothing at all is no proof.

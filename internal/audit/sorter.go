@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	fanIn    = 64        // runs of one size that become one of the next
+	fanIn    = 64       // runs of one size that become one of the next
 	runRead  = 64 << 10 // bytes read ahead of each run
 	runWrite = 1 << 20
 	minRows  = 1024 // a buffer never holds less, however little memory there is

@@ -52,8 +52,8 @@ func (e *entry) ask(time int64) {
 	}
 }
 
-// apply takes a tick: among those of one event time the higher offset counts.
-// Of the versions that result it keeps those that are in force at any time
+// apply takes a tick, which has a higher offset than all before it, and so takes
+// the place of one of the same event time. Of the versions that result it keeps those that are in force at any time
 // from the start of the span on, which is history before the newest.
 func (t *table) apply(e *entry, v version) {
 	n := len(e.versions)
@@ -61,9 +61,7 @@ func (t *table) apply(e *entry, v version) {
 	case n == 0 || v.time > e.versions[n-1].time:
 		e.versions = append(e.versions, v)
 	case v.time == e.versions[n-1].time:
-		if v.offset > e.versions[n-1].offset {
-			e.versions[n-1] = v
-		}
+		e.versions[n-1] = v
 	default:
 		t.insert(e, v)
 	}
@@ -76,9 +74,7 @@ func (t *table) insert(e *entry, v version) {
 		e.versions = slices.Insert(e.versions, i, v)
 		return
 	}
-	if v.offset > e.versions[i].offset {
-		e.versions[i] = v
-	}
+	e.versions[i] = v
 }
 
 func (t *table) trim(e *entry) {

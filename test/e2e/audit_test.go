@@ -45,7 +45,8 @@ type faultCounts struct {
 	TicksLost    int64 `json:"ticks_lost"`
 }
 
-// Audit runs `joiner audit` with these settings over the world's (nil: none).
+// Audit runs `joiner audit` with the settings of the pods, and these over them
+// (nil: none).
 func (w *World) Audit(settings Settings, args ...string) (r audited, code int) {
 	w.t.Helper()
 	binary, err := joinerBinary()
@@ -54,7 +55,7 @@ func (w *World) Audit(settings Settings, args ...string) (r audited, code int) {
 	}
 	cmd := exec.CommandContext(w.t.Context(), binary, append([]string{"audit", "-o", "json", "--examples", "3"}, args...)...)
 	cmd.Dir = w.t.TempDir() // where no config.yaml lies
-	cmd.Env = environment(w.Settings.with(settings))
+	cmd.Env = environment(w.Settings.with(w.used).with(settings))
 	began := time.Now()
 	out, err := cmd.Output()
 	var failed *exec.ExitError
@@ -70,6 +71,18 @@ func (w *World) Audit(settings Settings, args ...string) (r audited, code int) {
 	w.t.Logf("audit: exit code %d after %v, %d notifications, %+v, %d missed, %d revised",
 		cmd.ProcessState.ExitCode(), time.Since(began).Round(time.Millisecond), r.Notifications, r.faultCounts, r.Missed, r.Revised)
 	return r, cmd.ProcessState.ExitCode()
+}
+
+// SecondOpinion asks `joiner audit` for what the test itself has proven.
+func (w *World) SecondOpinion(proof Proof) {
+	w.t.Helper()
+	r, _ := w.Audit(nil)
+	want := faultCounts{Doubled: int64(proof.Doubled())}
+	if r.faultCounts != want || r.Notifications != int64(proof.Notes) || r.Alerts != int64(proof.Alerts) ||
+		r.Missed+r.Unavailable != int64(proof.Misses) || r.Revised != int64(proof.Revised) {
+		w.t.Errorf("joiner audit does not agree with %d notifications, %d alerts, %d doubled, %d misses, %d revised: %+v",
+			proof.Notes, proof.Alerts, proof.Doubled(), proof.Misses, proof.Revised, r)
+	}
 }
 
 const (

@@ -43,10 +43,12 @@ func (p Proof) Doubled() (n int) {
 // the offset that the alert cites give for its symbol (newest event time, then
 // offset); and the last alerts of a symbol's notifications are in their order.
 // Nobody may write meanwhile, and nothing may have been written in
-// transactions.
+// transactions. joiner audit must come to the same.
 func (w *World) Prove() Proof {
 	w.t.Helper()
-	return prove(w.t, w.Read(w.Notes), w.Read(w.Market), w.ReadAlerts(), lastCopy)
+	proof := prove(w.t, w.Read(w.Notes), w.Read(w.Market), w.ReadAlerts(), lastCopy)
+	w.SecondOpinion(proof)
+	return proof
 }
 
 // orderBy says which copies of alerts must be in the order of their

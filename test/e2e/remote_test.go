@@ -202,6 +202,11 @@ func TestKafkaRemoteAsOf(t *testing.T) {
 	for _, a := range near.ReadAlerts() {
 		byNote[place{a.Source.Partition, a.Source.Offset}] = a
 	}
+	for _, w := range []*World{near, far} {
+		if r, code := w.Audit(nil); code != 0 || r.faultCounts != (faultCounts{}) || r.Notifications != int64(notes) || r.Revised > 0 {
+			t.Errorf("the audit of group %s ends with %d: %+v", w.Group, code, r)
+		}
+	}
 	f := &faults{t: t}
 	defer f.report()
 	checkOnce(f, near.Read(near.Notes), near.ReadAlerts())

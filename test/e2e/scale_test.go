@@ -177,20 +177,8 @@ func (s *scaled) finish() Proof {
 	if proof.Revised > 0 {
 		s.t.Errorf("%d alerts lack a tick that could be read before their notification was written", proof.Revised)
 	}
-	s.audit(proof)
 	s.t.Logf("%d notifications, %d alerts, %d of them doubled", proof.Notes, proof.Alerts, proof.Doubled())
 	return proof
-}
-
-// audit asks for a second opinion on what the test itself has proven.
-func (s *scaled) audit(proof Proof) {
-	s.t.Helper()
-	r, _ := s.Audit(nil)
-	want := faultCounts{Doubled: int64(proof.Doubled())}
-	if r.faultCounts != want || r.Notifications != int64(proof.Notes) || r.Alerts != int64(proof.Alerts) ||
-		r.Missed != int64(proof.Misses) || r.Revised != int64(proof.Revised) {
-		s.t.Errorf("joiner audit does not agree: %+v", r)
-	}
 }
 
 const pauseTarget = "target of a moved task: two heartbeats + 0.3 s = 1.3 s, and its restore"

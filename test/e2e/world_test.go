@@ -27,7 +27,8 @@ type World struct {
 
 	t     testing.TB
 	admin sarama.ClusterAdmin
-	pods  int // started so far, for their names
+	pods  int      // started so far, for their names
+	used  Settings // of the pod started last
 }
 
 // NewWorld makes the four topics, all with this number of partitions.
@@ -77,6 +78,7 @@ func (w *World) Beside() *World {
 func (w *World) Start(settings Settings) *Proc {
 	w.t.Helper()
 	w.pods++
+	w.used = settings
 	all := maps.Clone(w.Settings)
 	maps.Copy(all, settings)
 	return Start(w.t, fmt.Sprintf("pod%d", w.pods), all)
