@@ -118,6 +118,16 @@ func TestKafkaJunk(t *testing.T) {
 		t.Errorf("the group has changed: generations and rebalances were %v, are %v", before, after)
 	}
 	pods.Stop()
+	deadNotes := int64(0)
+	for _, o := range notes {
+		if o.kind != "" {
+			deadNotes++
+		}
+	}
+	if r, code := w.Audit(nil); code != 0 || r.faultCounts != (faultCounts{}) || r.Notifications != int64(len(notes)) ||
+		r.DeadLettered != deadNotes || r.DeadLettered+r.TicksDeadLettered != int64(dead) {
+		t.Errorf("the audit of %d notifications, %d of %d dead letters theirs, ends with %d: %+v", len(notes), deadNotes, dead, code, r)
+	}
 	checkJunkAlerts(w, ticks, notes)
 	checkDeadLetters(w, slices.Concat(ticks, notes))
 	checkJunkMetrics(w, metrics, ticks, notes)
