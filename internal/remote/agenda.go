@@ -47,11 +47,12 @@ func (a *agenda) pop(now time.Time) (*appointment, bool) {
 	return heap.Pop(a).(*appointment), true
 }
 
-// hurry makes every question that is to be tried again due now. Those that this
-// pod's own tables work on are in the agenda for their end alone.
+// hurry makes every question that is to be tried again due now. Those that wait
+// for a request or for one of this pod's own tables are in the agenda for their
+// end alone.
 func (a *agenda) hurry() {
 	for _, item := range a.items {
-		if x := item.question; x != nil && item.at.Before(x.deadline) {
+		if x := item.question; x != nil && x.resting {
 			item.at = time.Time{}
 			x.pause = 0
 		}

@@ -69,6 +69,7 @@ type Client struct {
 	mu     sync.Mutex
 	due    agenda
 	owners map[target]*owner
+	held   []*owner // those that may send and wait for others' requests to end, in turn
 	flight int
 	closed bool
 }
@@ -111,7 +112,7 @@ func (c *Client) Close() {
 	for _, o := range c.owners {
 		left = append(left, o.queue...)
 	}
-	c.due, c.owners = agenda{}, nil
+	c.due, c.owners, c.held = agenda{}, nil, nil
 	c.mu.Unlock()
 	for _, x := range left {
 		c.finish(x, task.Answer{Outcome: task.Unanswered})
@@ -226,6 +227,7 @@ type question struct {
 	// Guarded by Client.mu.
 	failure Failure // of the last try
 	pause   time.Duration
+	resting bool // it is in the agenda to be tried again, not for its end alone
 	tries   int  // in this pod's own tables: late answers to earlier ones are dropped
 	over    bool // done has been called
 	place   int  // in the agenda; 0: not in it
@@ -285,10 +287,6 @@ func (c *Client) askHere(x *question) {
 		c.later(x, Failure{Reason: Restoring, Owner: s.Self})
 		return
 	}
-	if x.now {
-		c.answeredHere(x, x.tries, table.Newest([]byte(x.q.Symbol)), s.Self)
-		return
-	}
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -297,8 +295,13 @@ func (c *Client) askHere(x *question) {
 	}
 	x.tries++
 	try := x.tries
+	x.resting = false
 	c.due.add(x.deadline, x, nil)
 	c.mu.Unlock()
+	if x.now {
+		c.answeredHere(x, try, table.Newest([]byte(x.q.Symbol)), s.Self)
+		return
+	}
 	nudge(c.wake)
 	table.Lookup(x.ctx, x.q, func(a task.Answer) { c.answeredHere(x, try, a, s.Self) })
 }
@@ -334,6 +337,10 @@ func (c *Client) later(x *question, f Failure) {
 		c.finish(x, task.Answer{Outcome: task.Unanswered})
 		return
 	}
+	if x.over {
+		c.mu.Unlock()
+		return // its patience ended meanwhile
+	}
 	x.failure = f
 	longest := pauseLongest
 	if f.Reason == Moving || f.Reason == Restoring || f.Reason == NoOwner {
@@ -341,13 +348,23 @@ func (c *Client) later(x *question, f Failure) {
 	}
 	x.pause = min(max(2*x.pause, pauseFirst), longest)
 	jittered := x.pause + time.Duration((rand.Float64()-0.5)*0.4*float64(x.pause))
-	at := time.Now().Add(jittered)
-	if at.After(x.deadline) {
-		at = x.deadline
-	}
-	c.due.add(at, x, nil)
+	x.resting = true
+	c.due.add(c.again(x, time.Now(), jittered), x, nil)
 	c.mu.Unlock()
 	nudge(c.wake)
+}
+
+// again says when a question is asked again after a pause. The last try leaves
+// time for an answer: one at the deadline would be none.
+func (c *Client) again(x *question, now time.Time, pause time.Duration) time.Time {
+	at, last := now.Add(pause), x.deadline.Add(-c.o.Timeout)
+	switch {
+	case !at.After(last):
+		return at
+	case last.After(now):
+		return last
+	}
+	return x.deadline
 }
 
 // finish ends a question, once.
@@ -362,6 +379,9 @@ func (c *Client) finish(x *question, a task.Answer) {
 	f := Failure{}
 	if a.Outcome == task.Unanswered {
 		f = x.failure
+		if f.Reason == "" {
+			f.Reason = TimedOut // it came to no try
+		}
 	}
 	c.mu.Unlock()
 	x.done(a, f)

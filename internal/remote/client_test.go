@@ -300,6 +300,84 @@ func TestWithoutADirectory(t *testing.T) {
 	}
 }
 
+// An owner that always has more to be asked leaves the others their turn.
+func TestOwnersTakeTurns(t *testing.T) {
+	p := newPair(t, nil, nil)
+	other := newFake("c")
+	other.table[2] = tableOf(2, map[string]string{"BMRI": "5"})
+	server := serve(t, other, nil)
+	d := directory(5, map[string]string{"b": p.server.Addr().String(), "c": server.Addr().String()}, "a", "b", "c", "b")
+	for _, f := range []*fake{p.asker, p.owner, other} {
+		f.change(func() { f.dir = d })
+	}
+	p.client.pretend(maxFlight - 1)
+	defer p.client.pretend(1 - maxFlight)
+	var enough atomic.Bool
+	var busy func(task.Answer)
+	keep := func() {
+		p.client.Ask(t.Context(), task.Query{Symbol: "BBCA", Partition: 1, At: 1500}, Everywhere, func(a task.Answer) { busy(a) })
+	}
+	busy = func(task.Answer) {
+		if !enough.Load() {
+			keep()
+		}
+	}
+	p.table.hold = true
+	keep()
+	keep()
+	got := make(chan task.Answer, 1)
+	p.client.Ask(t.Context(), task.Query{Symbol: "BMRI", Partition: 2, At: 1500}, Everywhere, func(a task.Answer) { got <- a })
+	p.table.release()
+	if a := p.client.get(t, got); a.Outcome != task.Found {
+		t.Errorf("%+v", a)
+	}
+	enough.Store(true)
+}
+
+// pretend counts so many more requests as under way.
+func (a *asker) pretend(requests int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.flight += requests
+}
+
+// The patience ends where a question waits for a request, too.
+func TestPatienceEndsInAQueue(t *testing.T) {
+	p := newPair(t, nil, func(o *ClientOptions) { o.Patience = 50 * time.Millisecond })
+	p.client.pretend(maxFlight)
+	if a := p.client.one(t, 1, "BBCA"); a.Outcome != task.Unanswered {
+		t.Errorf("%+v", a)
+	}
+	p.client.pretend(-maxFlight)
+	await(t, "an answer", func() bool { return p.client.one(t, 1, "BBCA").Outcome == task.Found })
+}
+
+// The last pause of a question ends early as well, and before its patience does.
+func TestTheLastTry(t *testing.T) {
+	p := newPair(t, nil, func(o *ClientOptions) { o.Timeout, o.Patience = patience, patience/2 }) // every pause is the last
+	d := p.asker.dir
+	p.asker.dir = nil
+	got := make(chan task.Answer, 1)
+	p.client.Ask(t.Context(), task.Query{Symbol: "BBCA", Partition: 1, At: 1500}, Everywhere, func(a task.Answer) { got <- a })
+	p.asker.change(func() { p.asker.dir = d })
+	p.client.DirectoryChanged()
+	if a := p.client.get(t, got); a.Outcome != task.Found {
+		t.Errorf("%+v", a)
+	}
+	now := time.Now()
+	c := &Client{o: ClientOptions{Timeout: 200 * time.Millisecond}}
+	for _, w := range []struct{ left, pause, want time.Duration }{
+		{10 * time.Second, time.Second, time.Second},
+		{time.Second, time.Second, 800 * time.Millisecond},
+		{100 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond},
+	} {
+		x := &question{deadline: now.Add(w.left)}
+		if at := c.again(x, now, w.pause); at.Sub(now) != w.want {
+			t.Errorf("%v left, a pause of %v: asked again after %v, want %v", w.left, w.pause, at.Sub(now), w.want)
+		}
+	}
+}
+
 // The partition comes to this very pod while it is asked for elsewhere.
 func TestPartitionThatComesHere(t *testing.T) {
 	p := newPair(t, nil, nil)

@@ -30,9 +30,11 @@ type owner struct {
 	since  time.Time // when the oldest of the queue came
 	flight int       // requests under way
 	timed  bool      // it is in the agenda
+	held   bool      // it is in Client.held
 }
 
-// enqueue puts a question among those for the target.
+// enqueue puts a question among those for the target. The agenda holds it for
+// its end: nobody else sees to that while it waits for a request.
 func (c *Client) enqueue(to target, x *question) {
 	size := questionOverhead + len(x.q.Symbol)
 	if size+headBytes > MaxBytes {
@@ -47,6 +49,9 @@ func (c *Client) enqueue(to target, x *question) {
 		return
 	}
 	defer c.mu.Unlock()
+	if x.over {
+		return // its patience ended meanwhile
+	}
 	o := c.owners[to]
 	if o == nil {
 		o = &owner{target: to}
@@ -56,15 +61,20 @@ func (c *Client) enqueue(to target, x *question) {
 		o.since = time.Now()
 	}
 	x.failure.Owner = to.id
+	x.resting = false
+	c.due.add(x.deadline, x, nil)
 	o.queue = append(o.queue, x)
 	o.bytes += size
 	c.kick(o)
+	if x.place == 1 {
+		nudge(c.wake) // it is the first to end
+	}
 }
 
 // kick sends what may be sent: at once to an owner who has nothing to do, else
 // what has lingered or fills a request. Called with mu held.
 func (c *Client) kick(o *owner) {
-	for len(o.queue) > 0 && o.flight < maxPerOwner && c.flight < maxFlight && !c.closed {
+	for len(o.queue) > 0 && o.flight < maxPerOwner && !c.closed {
 		full := len(o.queue) >= MaxKeys || o.bytes >= MaxBytes/2
 		ripe := o.since.Add(linger)
 		if o.flight > 0 && !full && time.Now().Before(ripe) {
@@ -75,6 +85,10 @@ func (c *Client) kick(o *owner) {
 			}
 			return
 		}
+		if c.flight >= maxFlight {
+			c.hold(o)
+			return
+		}
 		batch := c.batch(o)
 		if len(batch) == 0 {
 			continue
@@ -83,8 +97,30 @@ func (c *Client) kick(o *owner) {
 		c.flight++
 		c.ended.Go(func() { c.post(o, batch) })
 	}
-	if len(o.queue) == 0 && o.flight == 0 && !o.timed {
+	if len(o.queue) == 0 && o.flight == 0 && !o.timed && !o.held {
 		delete(c.owners, o.target)
+	}
+}
+
+// hold lets an owner wait for its turn to send. Called with mu held.
+func (c *Client) hold(o *owner) {
+	if o.held {
+		return
+	}
+	o.held = true
+	c.held = append(c.held, o)
+}
+
+// nextTurns lets owners send what they could not while as many requests as may
+// be were under way, in the order in which they came to wait. Called with mu
+// held.
+func (c *Client) nextTurns() {
+	for len(c.held) > 0 && c.flight < maxFlight {
+		o := c.held[0]
+		c.held[0] = nil
+		c.held = c.held[1:]
+		o.held = false
+		c.kick(o)
 	}
 }
 
@@ -100,6 +136,7 @@ func (c *Client) batch(o *owner) []*question {
 		}
 		n++
 		o.bytes -= size
+		c.due.remove(x)
 		if x.over || x.ctx.Err() != nil {
 			continue
 		}
@@ -130,12 +167,8 @@ func (c *Client) post(o *owner, batch []*question) {
 	defer c.mu.Unlock()
 	o.flight--
 	c.flight--
+	c.nextTurns() // those who waited first, or an owner with a queue would keep its requests
 	c.kick(o)
-	if c.flight == maxFlight-1 {
-		for _, other := range c.owners { // they may have waited for this one
-			c.kick(other)
-		}
-	}
 }
 
 func (c *Client) exchange(ctx context.Context, to target, batch []*question) (*response, error) {
