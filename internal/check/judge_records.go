@@ -1,7 +1,6 @@
 package check
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,9 +19,7 @@ func judgeRecords(j *judgement) []Finding {
 		if total == 0 {
 			return []Finding{ok(topic, "%s sampled, all can be read", count(records, "record"))}
 		}
-		kinds := slices.SortedFunc(maps.Keys(bad), func(a, b record.Kind) int {
-			return cmp.Or(cmp.Compare(bad[b], bad[a]), cmp.Compare(a, b))
-		})
+		kinds := slices.SortedFunc(maps.Keys(bad), func(a, b record.Kind) int { return bad[b] - bad[a] })
 		var list []string
 		for _, k := range kinds {
 			list = append(list, fmt.Sprintf("%s (%s)", k, detail[k]))

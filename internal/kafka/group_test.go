@@ -241,11 +241,11 @@ func TestInterruptJoin(t *testing.T) {
 		groupOptions(o)
 		o.RebalanceTimeout = time.Hour // so that only the interruption can end the join
 	})
-	joining, held := make(chan struct{}), newSleeper(t, k.fake.Fake())
+	joining, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	k.fake.Fake().ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
+	k.fake.Fake().ControlKey(int16(kmsg.JoinGroup), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		once.Do(func() { close(joining) })
-		held.sleep()
+		k.fake.Fake().SleepControl(func() { <-release })
 		return nil, nil, false
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -254,7 +254,7 @@ func TestInterruptJoin(t *testing.T) {
 	cancel()
 	c.InterruptJoin()
 	_ = finish(t, ended) // with whatever error
-	held.wake()
+	close(release)
 	if err := group.Close(); err != nil {
 		t.Error(err)
 	}

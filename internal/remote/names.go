@@ -42,7 +42,7 @@ func (n *names) add(entry string) error {
 		if err != nil {
 			return fmt.Errorf("%q is no range of addresses: %w", entry, err)
 		}
-		n.prefixes = append(n.prefixes, prefix.Masked())
+		n.prefixes = append(n.prefixes, unmapped(prefix).Masked())
 	case strings.HasPrefix(entry, "*."):
 		if len(entry) < len("*.x") || strings.Contains(entry[1:], "*") {
 			return fmt.Errorf("%q is no pattern: a star stands for what is before the first dot", entry)
@@ -60,6 +60,16 @@ func (n *names) add(entry string) error {
 		n.exact[canonicalName(entry)] = true
 	}
 	return nil
+}
+
+// unmapped is a range of IPv4 addresses that are written as IPv6 ones
+// (::ffff:10.0.0.0/104) as what it means; others stay as they are.
+func unmapped(p netip.Prefix) netip.Prefix {
+	const mapped = 96 // bits before the IPv4 address
+	if !p.Addr().Is4In6() || p.Bits() < mapped {
+		return p
+	}
+	return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
 }
 
 // has reports whether the host may be dialled.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -49,12 +50,13 @@ type ServerOptions struct {
 }
 
 // limits bounds what askers may take.
-type limits struct{ inFlight int }
+type limits struct{ inFlight, reading int }
 
 // Limits on what one peer may hold: a slow request is a broken or hostile one.
 const (
-	maxInFlight       = 64 // look-ups at a time; one more is told so
-	maxStatus         = 4  // status requests likewise
+	maxInFlight       = 64              // look-ups at a time; one more is told so
+	maxReading        = 4 * maxInFlight // look-ups that have not come in full, likewise
+	maxStatus         = 4               // status requests likewise
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	writeTimeout      = readTimeout + maxBudget + 10*time.Second
@@ -69,6 +71,7 @@ type Server struct {
 	faults *sampled.Log
 	addr   net.Addr
 	http   *http.Server
+	reads  chan struct{}
 	slots  chan struct{}
 	pages  chan struct{}
 	done   chan struct{}
@@ -83,6 +86,9 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	if o.limits.inFlight == 0 {
 		o.limits.inFlight = maxInFlight
 	}
+	if o.limits.reading == 0 {
+		o.limits.reading = maxReading
+	}
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", o.Listen)
 	if err != nil {
@@ -90,8 +96,8 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	}
 	s := &Server{
 		o: o, answer: answerer{o.Group}, faults: sampled.New(o.Log, nil), addr: ln.Addr(),
-		slots: make(chan struct{}, o.limits.inFlight), pages: make(chan struct{}, maxStatus),
-		done: make(chan struct{}),
+		reads: make(chan struct{}, o.limits.reading), slots: make(chan struct{}, o.limits.inFlight),
+		pages: make(chan struct{}, maxStatus), done: make(chan struct{}),
 	}
 	s.http = &http.Server{
 		Handler:           s.recovering(s.authorized(s.routes())),
@@ -100,7 +106,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          zap.NewStdLog(o.Log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+		ErrorLog:          log.New(faultLog{s.faults}, "", 0),
 		Protocols:         onlyHTTP1(),
 	}
 	if o.TLS != nil {
@@ -113,6 +119,15 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		}
 	}()
 	return s, nil
+}
+
+// faultLog takes what net/http says of connections: a handshake that failed is
+// the one hint at a wrong certificate on the other side.
+type faultLog struct{ faults *sampled.Log }
+
+func (l faultLog) Write(line []byte) (int, error) {
+	l.faults.Warn("connection", "a connection from another pod failed", zap.ByteString("error", bytes.TrimSpace(line)))
+	return len(line), nil
 }
 
 // onlyHTTP1: one request a connection is what bounds a peer.
@@ -237,23 +252,38 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 
 const contentType = "application/octet-stream"
 
+// readBody reads a look-up whole, or says why not. It has bounds of its own:
+// whoever sends slowly must not hold a place among those that are answered.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
+	if !take(w, s.reads) {
+		return nil, false
+	}
+	defer func() { <-s.reads }()
+	var body bytes.Buffer
+	body.Grow(int(min(max(r.ContentLength, 0), readAhead)) + bytes.MinRead)
+	_, err := io.Copy(&body, http.MaxBytesReader(w, r.Body, MaxBytes))
+	if err == nil {
+		return body.Bytes(), true
+	}
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		http.Error(w, fmt.Sprintf("more than %d bytes", MaxBytes), http.StatusRequestEntityTooLarge)
+		return nil, false
+	}
+	http.Error(w, "the request did not come in full", http.StatusBadRequest)
+	return nil, false
+}
+
+// readAhead bounds the memory that a body gets before it has come.
+const readAhead = 64 << 10
+
 func (s *Server) lookup(w http.ResponseWriter, r *http.Request) {
-	if !take(w, s.slots) {
+	body, ok := s.readBody(w, r)
+	if !ok || !take(w, s.slots) {
 		return
 	}
 	defer func() { <-s.slots }()
-	var body bytes.Buffer
-	body.Grow(int(min(max(r.ContentLength, 0), MaxBytes)) + bytes.MinRead)
-	if _, err := io.Copy(&body, http.MaxBytesReader(w, r.Body, MaxBytes)); err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			http.Error(w, fmt.Sprintf("more than %d bytes", MaxBytes), http.StatusRequestEntityTooLarge)
-			return
-		}
-		http.Error(w, "the request did not come in full", http.StatusBadRequest)
-		return
-	}
-	req, err := decodeRequest(body.Bytes())
+	req, err := decodeRequest(body)
 	switch {
 	case errors.Is(err, errTooMany):
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)

@@ -90,6 +90,82 @@ func TestTooManyRequests(t *testing.T) {
 	}
 }
 
+// Requests that come slowly hold no place among those that are answered, and
+// are bounded themselves.
+func TestSlowBodiesHoldNobodyUp(t *testing.T) {
+	p := newPair(t, func(o *ServerOptions) { o.limits = limits{inFlight: 1, reading: 2} }, nil)
+	slow := func() {
+		conn, err := net.Dial("tcp", p.server.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc", lookupPath)
+	}
+	slow()
+	await(t, "a slow request", func() bool { return len(p.server.reads) == 1 })
+	if a := p.client.one(t, 1, "BBCA"); a.Outcome != task.Found || p.client.count(metrics.LookupOverload) != 0 {
+		t.Errorf("%+v after %d overloads", a, p.client.count(metrics.LookupOverload))
+	}
+	slow()
+	await(t, "two slow requests", func() bool { return len(p.server.reads) == 2 })
+	url := "http://" + p.server.Addr().String() + lookupPath
+	c := &http.Client{Transport: &http.Transport{}}
+	defer c.CloseIdleConnections()
+	if got := post(t, c, "POST", url, requestTo(1).encode()); got != http.StatusTooManyRequests {
+		t.Errorf("status %d", got)
+	}
+}
+
+// The answering side says why a pod cannot connect.
+func TestFailedHandshakesAreLogged(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	ours, theirs := newAuthority(t), newAuthority(t)
+	p := newPair(t, func(o *ServerOptions) { o.TLS, o.Log = ours.server(t), zap.New(core) },
+		func(o *ClientOptions) { o.TLS, o.Patience = theirs.client(), 100*time.Millisecond })
+	if a := p.client.one(t, 1, "BBCA"); a.Outcome != task.Unanswered {
+		t.Errorf("%+v", a)
+	}
+	await(t, "a log line", func() bool {
+		return strings.Contains(texts(logs), "TLS handshake error")
+	})
+}
+
+func texts(logs *observer.ObservedLogs) string {
+	text := ""
+	for _, e := range logs.All() {
+		text += fmt.Sprintln(e.Message, e.ContextMap())
+	}
+	return text
+}
+
+// A pod that stands still takes connections and never shakes hands.
+func TestHandshakesEnd(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background()) // as net/http dials: the request's end is not in it
+	defer cancel()
+	go func() {
+		conn, err := dialTLS(ctx, &net.Dialer{Timeout: 50 * time.Millisecond}, newAuthority(t).client(), "tcp", ln.Addr().String())
+		if err == nil {
+			_ = conn.Close()
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(patience):
+		t.Error("the handshake goes on")
+	}
+}
+
 func TestStatus(t *testing.T) {
 	f := newFake("b")
 	s := serve(t, f, func(o *ServerOptions) {
@@ -212,10 +288,7 @@ func TestWhoMayAsk(t *testing.T) {
 			if a := p.client.one(t, 1, "BBCA"); a.Outcome != c.want {
 				t.Errorf("%+v", a)
 			}
-			text := ""
-			for _, e := range logs.All() {
-				text += fmt.Sprintln(e.Message, e.ContextMap())
-			}
+			text := texts(logs)
 			if !strings.Contains(text, c.log) || strings.Contains(text, "s3cret") {
 				t.Errorf("log %q, want %q in it and no token", text, c.log)
 			}
@@ -258,7 +331,7 @@ func TestTokenNeedsTLS(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	n, err := newNames([]string{"pod-0.joiner", "*.Pods.example", "10.1.0.0/16", "192.0.2.7", "::1"})
+	n, err := newNames([]string{"pod-0.joiner", "*.Pods.example", "10.1.0.0/16", "192.0.2.7", "::1", "::ffff:172.16.0.0/108"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,6 +339,7 @@ func TestNames(t *testing.T) {
 		"pod-0.joiner": true, "POD-0.joiner.": true, "pod-1.joiner": false, "pod-0.joiner.evil": false,
 		"a.pods.example": true, "a.b.pods.example": true, "pods.example": false, "xpods.example": false,
 		"10.1.2.3": true, "10.2.0.1": false, "192.0.2.7": true, "::ffff:192.0.2.7": true, "::1": true, "0:0:0:0:0:0:0:1": true,
+		"172.17.1.1": true, "::ffff:172.31.0.1": true, "172.32.0.1": false,
 		"localhost": false, "": false, "10.1.2.3.evil": false,
 	} {
 		if got := n.has(host); got != want {

@@ -23,14 +23,14 @@ type transport struct {
 	allowed names
 }
 
-// newTransport makes one. dial is nil but in tests.
+// newTransport makes one.
 func newTransport(o *ClientOptions, allowed names) *transport {
 	t := &transport{scheme: "http", token: o.Token, allowed: allowed}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	rt := &http.Transport{
 		Proxy:                  nil, // pods are neighbours, whatever the environment says
 		DialContext:            dialer.DialContext,
-		MaxConnsPerHost:        maxPerOwner + 1, // look-ups, and a status
+		MaxConnsPerHost:        maxPerHost,
 		MaxIdleConnsPerHost:    maxPerOwner,
 		MaxIdleConns:           maxFlight,
 		IdleConnTimeout:        idleTimeout / 2, // before the other side ends it
@@ -55,7 +55,16 @@ func newTransport(o *ClientOptions, allowed names) *transport {
 
 const dialTimeout = 5 * time.Second
 
-// dialTLS dials with the certificates as they are now.
+// maxPerHost bounds the connections to one address: one that is asked in two
+// generations, or by a hint as well, has maxPerOwner requests for each, and a
+// look-up that waits for a connection does so within its own time. One is for a
+// status.
+const maxPerHost = 4*maxPerOwner + 1
+
+// dialTLS dials with the certificates as they are now. The dialer's time-out
+// bounds the handshake as well: net/http takes the request's own end away from
+// what it dials with, and a pod that stands still takes connections and never
+// shakes hands.
 func dialTLS(ctx context.Context, dialer *net.Dialer, conf func(string) (*tls.Config, error), network, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -69,6 +78,8 @@ func dialTLS(ctx context.Context, dialer *net.Dialer, conf func(string) (*tls.Co
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, dialer.Timeout)
+	defer cancel()
 	conn := tls.Client(raw, c)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
@@ -78,10 +89,7 @@ func dialTLS(ctx context.Context, dialer *net.Dialer, conf func(string) (*tls.Co
 }
 
 // statusError is an answer that is none.
-type statusError struct {
-	code int
-	text string
-}
+type statusError struct{ code int }
 
 func (e statusError) Error() string {
 	switch e.code {
@@ -141,8 +149,8 @@ func (t *transport) do(ctx context.Context, method, address, path string, body [
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // so that the connection is used again
-		return nil, statusError{resp.StatusCode, string(text)}
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 512)) // so that the connection is used again
+		return nil, statusError{resp.StatusCode}
 	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
