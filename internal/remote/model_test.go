@@ -489,7 +489,8 @@ func TestLookupsBringTheOwnersPriceOrNothing(t *testing.T) {
 		hits += m.hits
 	})
 	t.Logf("%d prices found; outcomes %v", hits, counted)
-	if hits == 0 || counted[metrics.LookupMoved] == 0 || counted[metrics.LookupTimeout] == 0 {
+	few := testing.Short() // rapid then plays a fifth, in which nobody may have stood still
+	if hits == 0 || counted[metrics.LookupMoved] == 0 || counted[metrics.LookupTimeout] == 0 && !few {
 		t.Errorf("the property was not put to the test: %d hits, outcomes %v", hits, counted)
 	}
 }
