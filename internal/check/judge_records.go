@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,7 +20,9 @@ func judgeRecords(j *judgement) []Finding {
 		if total == 0 {
 			return []Finding{ok(topic, "%s sampled, all can be read", count(records, "record"))}
 		}
-		kinds := slices.SortedFunc(maps.Keys(bad), func(a, b record.Kind) int { return bad[b] - bad[a] })
+		kinds := slices.SortedFunc(maps.Keys(bad), func(a, b record.Kind) int {
+			return cmp.Or(cmp.Compare(bad[b], bad[a]), cmp.Compare(a, b))
+		})
 		var list []string
 		for _, k := range kinds {
 			list = append(list, fmt.Sprintf("%s (%s)", k, detail[k]))

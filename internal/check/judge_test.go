@@ -584,6 +584,17 @@ func TestJudge(t *testing.T) {
 				{"message_size", Warning, "enriched-alerts-dlq", "delivery.max_message_bytes is 1000", "to 1114124, or to 0"},
 			},
 		},
+		"records that cannot be joined for two reasons alike": {
+			all(one(record.Market, func(p *PartitionFacts) {
+				p.Sample.Bad, p.Sample.BadDetail = make(map[record.Kind]int), make(map[record.Kind]string)
+				for _, k := range []record.Kind{record.MissingSymbol, record.InvalidPrice, record.InvalidEventTime, record.InvalidJSON} {
+					p.Sample.Bad[k], p.Sample.BadDetail[k] = 2, "d"
+				}
+			})),
+			[]wantFinding{
+				{"records", Warning, "market-updates", "8 of 6000 sampled records cannot be joined: invalid_event_time (d), invalid_json (d), invalid_price (d), missing_symbol (d)", "market.event_time"},
+			},
+		},
 		"records that cannot be joined": {
 			all(
 				one(record.Market, func(p *PartitionFacts) {

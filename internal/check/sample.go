@@ -25,6 +25,8 @@ const (
 	// below the share that is called hot.
 	sketchKeys = 64
 	topKeys    = 5
+	// maxKey is how many bytes of a key the sketch and the report keep.
+	maxKey = 256
 )
 
 // sample reads the tails of all partitions, those of both inputs in turn, so
@@ -268,7 +270,7 @@ func (s *sampler) place(key []byte) {
 		s.s.Keyless++
 		return
 	}
-	s.keys.Add(key)
+	s.keys.Add(key[:min(len(key), maxKey)])
 	well := s.input.Placer.WellPlaced(key, s.facts.ID, s.count, s.previous)
 	if !well {
 		s.s.Misplaced++

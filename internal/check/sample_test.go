@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"errors"
 	"slices"
 	"testing"
@@ -117,5 +118,23 @@ func TestAdvertised(t *testing.T) {
 	got := advertised([]kafka.Visit{{Brokers: []kafka.BrokerAddress{c, b}}, {}, {Brokers: []kafka.BrokerAddress{b, a}}})
 	if want := []kafka.BrokerAddress{a, b, c}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Keys of any length are counted, and bounded in memory and in the report.
+func TestSamplerCutsKeys(t *testing.T) {
+	o := healthyOptions(t)
+	input := &o.Inputs[record.Market]
+	s := newSampler(&tail{
+		gatherer: &gatherer{o: o}, input: input, side: record.Market, facts: &PartitionFacts{}, count: 12, budget: 1 << 30,
+		guess: newGuess(input.Placer, 12),
+	})
+	exact, long := bytes.Repeat([]byte("e"), maxKey), bytes.Repeat([]byte("l"), 1<<20)
+	if err := s.take([]record.Record{{Key: long}, {Key: long}, {Key: exact}}); err != nil {
+		t.Fatal(err)
+	}
+	want := []hot.Key{{Name: string(long[:maxKey]), Count: 2}, {Name: string(exact), Count: 1}}
+	if diff := cmp.Diff(want, s.done().Keys); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -24,7 +24,7 @@ import (
 type conns struct {
 	dial   func(ctx context.Context, network, address string) (net.Conn, error)
 	access *Access                 // nil: neither TLS nor SASL
-	watch  func(net.Conn) net.Conn // sees what passes, unencrypted; nil: nobody does
+	watch  func(net.Conn) *watched // sees what passes, unencrypted; nil: nobody does
 	ctx    context.Context         // ends with shut
 	cancel context.CancelFunc
 
@@ -37,6 +37,7 @@ type connection struct {
 	net.Conn        // the one underneath
 	broker   string // host:port
 	due      time.Time
+	watched  *watched // nil: nobody sees what passes
 }
 
 // newConns makes a dialer whose connections notice within about dead that the
@@ -79,11 +80,13 @@ func (c *conns) Dial(network, address string) (net.Conn, error) {
 		_ = conn.Close()
 		return nil, err
 	}
-	c.expect(conn, lifetime)
-	if c.watch != nil {
-		return c.watch(secured), nil
+	if c.watch == nil {
+		c.expect(conn, lifetime, nil)
+		return secured, nil
 	}
-	return secured, nil
+	w := c.watch(secured)
+	c.expect(conn, lifetime, w)
+	return w, nil
 }
 
 // keep remembers the connection, or closes it where all are.
@@ -99,7 +102,7 @@ func (c *conns) keep(conn connection) bool {
 }
 
 // expect says how long the broker lets the connection live; 0 is without limit.
-func (c *conns) expect(conn net.Conn, lifetime time.Duration) {
+func (c *conns) expect(conn net.Conn, lifetime time.Duration, w *watched) {
 	if lifetime <= 0 {
 		return
 	}
@@ -109,16 +112,18 @@ func (c *conns) expect(conn net.Conn, lifetime time.Duration) {
 		if c.open[i].Conn == conn {
 			// Not all at once, as other clients do.
 			c.open[i].due = time.Now().Add(time.Duration(float64(lifetime) * (0.85 + 0.1*rand.Float64())))
+			c.open[i].watched = w
 		}
 	}
 }
 
-// overdue returns the connections whose sessions are about to end, once each.
+// overdue returns the connections whose sessions are about to end, once each:
+// one that carries a join only when that is over.
 func (c *conns) overdue(now time.Time) (due []connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, conn := range c.open {
-		if !conn.due.IsZero() && !now.Before(conn.due) && !isClosed(conn.Conn) {
+		if !conn.due.IsZero() && !now.Before(conn.due) && !isClosed(conn.Conn) && !conn.watched.joining() {
 			due = append(due, conn)
 			c.open[i].due = time.Time{}
 		}

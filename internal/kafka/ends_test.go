@@ -230,11 +230,11 @@ func TestEndsAnswerEverybodyAtClose(t *testing.T) {
 	c := k.connect(t, nil)
 	await(t, ask(c, topic, true, 0, 1, 2), 3)
 
-	started, release := make(chan struct{}), make(chan struct{})
+	started, held := make(chan struct{}), newSleeper(t, k.fake.Fake())
 	var once sync.Once
 	k.fake.Fake().ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
 		once.Do(func() { close(started) })
-		k.fake.Fake().SleepControl(func() { <-release })
+		held.sleep()
 		return nil, nil, false
 	})
 	underWay := ask(c, topic, true, 0)
@@ -245,7 +245,7 @@ func TestEndsAnswerEverybodyAtClose(t *testing.T) {
 		t.Error(err)
 	}
 	after := ask(c, topic, true, 0)
-	close(release)
+	held.wake()
 	for name, answers := range map[string]chan answer{"under way": underWay, "waiting": waiting, "late": late, "after": after} {
 		for _, a := range await(t, answers, cap(answers)-1) {
 			if a.err == nil {

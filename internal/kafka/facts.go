@@ -231,6 +231,9 @@ func (f *Facts) EnsureOutputs(ctx context.Context, o Outputs) error {
 			errs = append(errs, f.create(ctx, name, want, o))
 		case t.Partitions < want:
 			errs = append(errs, f.grow(ctx, name, t.Partitions, want))
+		default: // somebody else's work, maybe: no right is needed any more
+			f.rights.seen(createTopic(name))
+			f.rights.seen(alterTopic(name))
 		}
 	}
 	return errors.Join(errs...)
@@ -252,6 +255,7 @@ func (f *Facts) create(ctx context.Context, name string, partitions int32, o Out
 	if err != nil {
 		return fmt.Errorf("creating output topic %s: %w", name, f.rights.missed(createTopic(name), err))
 	}
+	f.rights.seen(createTopic(name))
 	f.log.Info("output topic exists now", zap.String("topic", name), zap.Int32("partitions", partitions),
 		zap.Int64("max_message_bytes", room))
 	return nil
@@ -281,6 +285,7 @@ func (f *Facts) grow(ctx context.Context, name string, from, to int32) error {
 	if err != nil {
 		return fmt.Errorf("growing output topic %s from %d to %d partitions: %w", name, from, to, f.rights.missed(alterTopic(name), err))
 	}
+	f.rights.seen(alterTopic(name))
 	f.log.Info("output topic has grown", zap.String("topic", name), zap.Int32("from", from), zap.Int32("partitions", to))
 	return nil
 }

@@ -3,6 +3,7 @@ package kafka
 import (
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 
@@ -209,11 +210,17 @@ func TestEnsureOutputsWithoutTheRight(t *testing.T) {
 	if err := c.Facts.EnsureOutputs(deadline(t), o); !errors.Is(err, sarama.ErrTopicAuthorizationFailed) {
 		t.Errorf("creating without the right: %v", err)
 	}
+	if got := c.MissingRights(); !slices.Contains(got, createTopic(alerts)) {
+		t.Errorf("the missing rights are %v", got)
+	}
 	// Without the right to read the inputs' configurations, the broker's
 	// default room has to do.
 	k.fake.Fake().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DescribeConfigs}, Err: kerr.TopicAuthorizationFailed, Count: 1})
 	if err := c.Facts.EnsureOutputs(deadline(t), o); err != nil {
 		t.Errorf("without the inputs' configurations: %v", err)
+	}
+	if got := c.MissingRights(); slices.Contains(got, createTopic(alerts)) {
+		t.Errorf("the topic is there, and the missing rights are %v", got)
 	}
 	wantOutputs(t, c, 2, o.Topics)
 }

@@ -154,7 +154,8 @@ func (s *source) fetch(req *sarama.FetchRequest) (*sarama.FetchResponse, error) 
 }
 
 // connect returns the connection, a new one where there is none, the broker has
-// moved to another address, or the session's end is near (KIP-368). The dialling is part of the first request.
+// moved to another address, or the session's end is near (KIP-368). The dialling
+// is part of the first request.
 func (s *source) connect() (*link, error) {
 	s.f.mu.Lock()
 	l, addr := s.link, s.addr

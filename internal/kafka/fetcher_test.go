@@ -244,20 +244,19 @@ func TestFetcherLeavesFullSinksOut(t *testing.T) {
 
 // holdFetches keeps the answers to all fetches of node back until the function
 // that it returns is called.
-func (c *cluster) holdFetches(node int32) (held *atomic.Int64, release func()) {
-	held, free := new(atomic.Int64), make(chan struct{})
+func (c *cluster) holdFetches(t *testing.T, node int32) (held *atomic.Int64, release func()) {
+	held = new(atomic.Int64)
+	sleeper := newSleeper(t, c.fake.Fake())
 	c.fake.Fake().ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
 		c.fake.Fake().KeepControl()
 		if c.fake.Fake().CurrentNode() != node {
 			return nil, nil, false
 		}
-		c.fake.Fake().SleepControl(func() {
-			held.Add(1)
-			<-free
-		})
+		held.Add(1)
+		sleeper.sleep()
 		return nil, nil, false
 	})
-	return held, sync.OnceFunc(func() { close(free) })
+	return held, sleeper.wake
 }
 
 func TestFetcherRemovesDuringARequest(t *testing.T) {
@@ -267,7 +266,7 @@ func TestFetcherRemovesDuringARequest(t *testing.T) {
 	send(t, p, topic, 0, "a", "b", "c")
 	c := k.connect(t, nil)
 	f := c.NewFetcher(FetcherOptions{})
-	held, release := k.holdFetches(0)
+	held, release := k.holdFetches(t, 0)
 	defer release()
 
 	first, second := newFetched(t, 0), newFetched(t, 1)
@@ -301,7 +300,7 @@ func TestFetcherClosesDuringARequest(t *testing.T) {
 	c := k.connect(t, nil)
 	f := c.NewFetcher(FetcherOptions{})
 	f.readTimeout = time.Hour
-	held, release := k.holdFetches(0)
+	held, release := k.holdFetches(t, 0)
 	defer release()
 	s := newFetched(t, 0)
 	f.Add(topic, 0, 0, s)
@@ -336,7 +335,7 @@ func TestFetcherLeavesASilentBroker(t *testing.T) {
 	c := k.connect(t, nil)
 	f := c.NewFetcher(FetcherOptions{})
 	f.readTimeout = time.Hour // it is not this that saves the day
-	held, release := k.holdFetches(0)
+	held, release := k.holdFetches(t, 0)
 	defer release()
 	s := newFetched(t, 0)
 	f.Add(topic, 0, 0, s)

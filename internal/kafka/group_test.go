@@ -241,11 +241,11 @@ func TestInterruptJoin(t *testing.T) {
 		groupOptions(o)
 		o.RebalanceTimeout = time.Hour // so that only the interruption can end the join
 	})
-	joining, release := make(chan struct{}), make(chan struct{})
+	joining, held := make(chan struct{}), newSleeper(t, k.fake.Fake())
 	var once sync.Once
-	k.fake.Fake().ControlKey(int16(kmsg.JoinGroup), func(req kmsg.Request) (kmsg.Response, error, bool) {
+	k.fake.Fake().ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
 		once.Do(func() { close(joining) })
-		k.fake.Fake().SleepControl(func() { <-release })
+		held.sleep()
 		return nil, nil, false
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -254,7 +254,7 @@ func TestInterruptJoin(t *testing.T) {
 	cancel()
 	c.InterruptJoin()
 	_ = finish(t, ended) // with whatever error
-	close(release)
+	held.wake()
 	if err := group.Close(); err != nil {
 		t.Error(err)
 	}

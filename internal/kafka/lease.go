@@ -48,14 +48,14 @@ func (l *lease) prove(sent time.Time) {
 }
 
 // watch returns conn with an eye on what passes.
-func (l *lease) watch(conn net.Conn) net.Conn {
+func (l *lease) watch(conn net.Conn) *watched {
 	return &watched{
 		Conn: conn, lease: l, asked: make(map[int32]asked),
 		requests: splitter{want: requestHead}, responses: splitter{want: responseHead},
 	}
 }
 
-// asked is a request whose answer will prove something.
+// asked is a request whose answer will tell something.
 type asked struct {
 	key, version int16
 	sent         time.Time
@@ -71,6 +71,19 @@ type watched struct {
 
 	mu    sync.Mutex
 	asked map[int32]asked // by correlation id
+	joins bool            // see joining
+}
+
+// joining tells whether a JoinGroup has left on the connection and the
+// SyncGroup that belongs to it is not answered yet. sarama sends both on one
+// connection, or gives the session up.
+func (w *watched) joining() bool {
+	if w == nil {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.joins
 }
 
 // Write notes the session's requests on their way out. The moment is that
@@ -91,12 +104,15 @@ func (w *watched) Read(b []byte) (int, error) {
 // The session's requests, by Kafka's key, and the versions from which on their
 // answers begin with a throttle time and their headers with tagged fields.
 const (
+	keyJoinGroup = 11
 	keyHeartbeat = 12
 	keySyncGroup = 14
 
-	throttleSince = 1  // of both
-	flexibleSince = 4  // of both
-	errRebalance  = 27 // REBALANCE_IN_PROGRESS
+	throttleSince     = 1 // of heartbeats and SyncGroup
+	flexibleSince     = 4
+	joinThrottleSince = 2
+	joinFlexibleSince = 6
+	errRebalance      = 27 // REBALANCE_IN_PROGRESS
 
 	correlationSize = 4
 	throttleSize    = 4
@@ -111,11 +127,12 @@ func (w *watched) request(head []byte, sent time.Time) {
 		return
 	}
 	key := int16(binary.BigEndian.Uint16(head))
-	if key != keyHeartbeat && key != keySyncGroup {
+	if key != keyHeartbeat && key != keySyncGroup && key != keyJoinGroup {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.joins = w.joins || key == keyJoinGroup
 	if len(w.asked) >= maxAsked {
 		clear(w.asked)
 	}
@@ -130,25 +147,35 @@ func (w *watched) response(head []byte) {
 	}
 	id := int32(binary.BigEndian.Uint32(head))
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	a, ok := w.asked[id]
 	delete(w.asked, id)
-	w.mu.Unlock()
-	if ok && a.succeeded(head[correlationSize:]) {
-		w.lease.prove(a.sent)
+	switch success := ok && a.succeeded(head[correlationSize:]); {
+	case !ok:
+	case a.key == keyJoinGroup:
+		w.joins = success
+	default:
+		w.joins = w.joins && a.key != keySyncGroup
+		if success {
+			w.lease.prove(a.sent)
+		}
 	}
 }
 
 // succeeded reads an answer's error code. A heartbeat that is told of a
 // rebalance counts as one.
 func (a asked) succeeded(body []byte) bool {
-	skip := 0
-	if a.version >= flexibleSince {
+	skip, throttle, flexible := 0, int16(throttleSince), int16(flexibleSince)
+	if a.key == keyJoinGroup {
+		throttle, flexible = joinThrottleSince, joinFlexibleSince
+	}
+	if a.version >= flexible {
 		if len(body) == 0 || body[0] != 0 {
 			return false // tagged fields that nobody sends
 		}
 		skip++
 	}
-	if a.version >= throttleSince {
+	if a.version >= throttle {
 		skip += throttleSize
 	}
 	if len(body) < skip+2 {

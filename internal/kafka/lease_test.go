@@ -1,7 +1,10 @@
 package kafka
 
 import (
+	"context"
 	"encoding/binary"
+	"fmt"
+	"io"
 	"math"
 	"net"
 	"slices"
@@ -140,10 +143,91 @@ func TestSplitterDoesNotCareForPieces(t *testing.T) {
 func FuzzLease(f *testing.F) {
 	f.Add(requestFrame(12, 4, 5), responseFrame(5, 0, 0, 0, 0, 9, 0, 0, 0), 3)
 	f.Fuzz(func(_ *testing.T, out, in []byte, cut int) {
-		w := newLease().watch(nil).(*watched)
+		w := newLease().watch(nil)
 		for _, piece := range [][]byte{out[:min(max(cut, 0), len(out))], out[min(max(cut, 0), len(out)):]} {
 			w.requests.feed(piece, func(head []byte) { w.request(head, time.Now()) })
 		}
 		w.responses.feed(in, w.response)
 	})
+}
+
+// talk has w send a request and take its response.
+func talk(t *testing.T, w *watched, there net.Conn, request, response []byte) {
+	t.Helper()
+	go func() {
+		_, _ = io.ReadFull(there, make([]byte, len(request)))
+		_, _ = there.Write(response)
+	}()
+	if _, err := w.Write(request); err != nil {
+		t.Fatal(err)
+	}
+	if len(response) == 0 {
+		return
+	}
+	if _, err := io.ReadFull(w, make([]byte, len(response))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A connection whose session is about to end is not replaced between a
+// JoinGroup and its SyncGroup, and is afterwards, however the join ends.
+func TestNoConnectionIsReplacedUnderAJoin(t *testing.T) {
+	joined := map[int16][]byte{0: {0, 0, 1}, 1: {0, 0, 1}, 2: {0, 0, 0, 9, 0, 0, 1}, 5: {0, 0, 0, 9, 0, 0, 1}, 6: {0, 0, 0, 0, 9, 0, 0, 1}, 9: {0, 0, 0, 0, 9, 0, 0, 1}}
+	refused := map[int16][]byte{1: {0, 79, 1}, 5: {0, 0, 0, 9, 0, 79, 1}, 9: {0, 0, 0, 0, 9, 0, 79, 1}}
+	open := func(t *testing.T) (*watched, net.Conn, func() bool) {
+		var there net.Conn
+		d := newConns(Options{Dial: func(context.Context, string, string) (here net.Conn, err error) {
+			here, there = net.Pipe()
+			return here, nil
+		}}.withDefaults())
+		d.watch = newLease().watch
+		conn, err := d.Dial("tcp", "broker:9092")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.shut(); _ = there.Close() })
+		d.expect(d.open[0].Conn, time.Hour, conn.(*watched))
+		return conn.(*watched), there, func() bool { return len(d.overdue(time.Now().Add(2*time.Hour))) > 0 }
+	}
+	for version, answer := range joined {
+		t.Run(fmt.Sprintf("join v%d", version), func(t *testing.T) {
+			w, there, replaced := open(t)
+			talk(t, w, there, requestFrame(keyHeartbeat, 3, 1), responseFrame(1, 0, 0, 0, 0, 0, 27))
+			talk(t, w, there, requestFrame(keyJoinGroup, version, 2), nil)
+			if replaced() {
+				t.Error("replaced under a JoinGroup")
+			}
+			go func() { _, _ = there.Write(responseFrame(2, answer...)) }()
+			if _, err := io.ReadFull(w, make([]byte, len(responseFrame(2, answer...)))); err != nil {
+				t.Fatal(err)
+			}
+			talk(t, w, there, requestFrame(keyHeartbeat, 3, 3), responseFrame(3, 0, 0, 0, 0, 0, 0))
+			if replaced() {
+				t.Error("replaced before the SyncGroup")
+			}
+			talk(t, w, there, requestFrame(keySyncGroup, 5, 4), nil)
+			if replaced() {
+				t.Error("replaced under the SyncGroup")
+			}
+			go func() { _, _ = there.Write(responseFrame(4, 0, 0, 0, 0, 0, 0, 27)) }()
+			if _, err := io.ReadFull(w, make([]byte, 15)); err != nil {
+				t.Fatal(err)
+			}
+			if !replaced() {
+				t.Error("not replaced after the join")
+			}
+			if replaced() {
+				t.Error("replaced twice")
+			}
+		})
+	}
+	for version, answer := range refused {
+		t.Run(fmt.Sprintf("refused join v%d", version), func(t *testing.T) {
+			w, there, replaced := open(t)
+			talk(t, w, there, requestFrame(keyJoinGroup, version, 2), responseFrame(2, answer...))
+			if !replaced() {
+				t.Error("not replaced after a join that was refused")
+			}
+		})
+	}
 }

@@ -7,11 +7,13 @@ import (
 	"log"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
@@ -129,6 +131,47 @@ func (c *cluster) connect(t *testing.T, change func(*Options)) *Clients {
 		}
 	})
 	return clients
+}
+
+// sleeper has requests of an embedded cluster wait.
+type sleeper struct {
+	fake *kfake.Cluster
+	wake func() // lets them go on; it may be called again
+	free chan struct{}
+
+	mu     sync.Mutex
+	over   bool
+	asleep sync.WaitGroup
+}
+
+// newSleeper has everybody awake before the cluster is closed, which must be
+// the cleanup of an earlier one: a control function that wakes as its cluster is
+// closed takes kfake's lock and keeps it, and the cluster's loop may wait for
+// it for ever.
+func newSleeper(t *testing.T, fake *kfake.Cluster) *sleeper {
+	s := &sleeper{fake: fake, free: make(chan struct{})}
+	s.wake = sync.OnceFunc(func() { close(s.free) })
+	t.Cleanup(func() {
+		s.mu.Lock()
+		s.over = true
+		s.mu.Unlock()
+		s.wake()
+		s.asleep.Wait()
+	})
+	return s
+}
+
+// sleep is called by a control function.
+func (s *sleeper) sleep() {
+	s.mu.Lock()
+	if s.over {
+		s.mu.Unlock()
+		return
+	}
+	s.asleep.Add(1)
+	s.mu.Unlock()
+	defer s.asleep.Done()
+	s.fake.SleepControl(func() { <-s.free })
 }
 
 // producer is a client that is not ours.

@@ -126,10 +126,10 @@ func TestCommitReturnsAtTheEndOfItsContextWhileTheBrokerIsSilent(t *testing.T) {
 	k := fakeCluster(t, 1)
 	topic := k.topic(t, 1, nil)
 	c := k.connect(t, nil)
-	release := make(chan struct{})
-	defer close(release)
+	held := newSleeper(t, k.fake.Fake())
+	defer held.wake()
 	k.fake.Fake().ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
-		k.fake.Fake().SleepControl(func() { <-release })
+		held.sleep()
 		return nil, nil, false
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)

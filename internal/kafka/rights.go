@@ -3,7 +3,9 @@ package kafka
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,24 +90,17 @@ func (r *rights) seen(right Right) {
 
 // MissingRights returns the rights that brokers have lately said are missing,
 // in order.
-func (c *Clients) MissingRights() []Right {
-	r := c.rights
+func (c *Clients) MissingRights() []Right { return c.rights.lately() }
+
+// lately forgets what nobody has missed for a while: rights such as Create are
+// asked for once, and nobody says later that they are there.
+func (r *rights) lately() []Right {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []Right
-	for right, at := range r.missing {
-		if r.now().Sub(at) < r.counts {
-			all = append(all, right)
-		}
-	}
-	slices.SortFunc(all, func(a, b Right) int {
-		switch {
-		case a.String() < b.String():
-			return -1
-		case a.String() > b.String():
-			return 1
-		}
-		return 0
+	now := r.now()
+	maps.DeleteFunc(r.missing, func(_ Right, at time.Time) bool { return now.Sub(at) >= r.counts })
+	r.any.Store(len(r.missing) > 0)
+	return slices.SortedFunc(maps.Keys(r.missing), func(a, b Right) int {
+		return strings.Compare(a.String(), b.String())
 	})
-	return all
 }

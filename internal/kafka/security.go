@@ -205,8 +205,9 @@ func (s SASL) user() string {
 }
 
 // secure shakes hands on a fresh connection and returns what to talk through,
-// and how long the broker lets it live (0: without limit). It fails with ctx's
-// error or *Refused; the connection is then the caller's to close.
+// and how long the broker lets it live (0: without limit). It fails with
+// *Refused, with net.ErrClosed where ctx was cancelled, or with ctx's error; the
+// connection is then the caller's to close.
 func (a *Access) secure(ctx context.Context, conn net.Conn, broker string) (net.Conn, time.Duration, error) {
 	if a == nil || (a.tls == nil && a.security.SASL.Mechanism == "") {
 		return conn, 0, nil

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -495,19 +496,63 @@ func TestSessionsAreReplaced(t *testing.T) {
 	}
 }
 
+// TestJoinOutlivesItsSession has the first session of a connection come to its
+// end while a JoinGroup waits on it for other members.
+func TestJoinOutlivesItsSession(t *testing.T) {
+	s := newSafe(t, false, kfake.EnableSASL(), kfake.Superuser("PLAIN", "joiner", planted),
+		kfake.BrokerConfigs(map[string]string{"connections.max.reauth.ms": "3600000"}))
+	joining, held := make(chan struct{}), newSleeper(t, s.fake)
+	var once sync.Once
+	s.fake.ControlKey(int16(kmsg.JoinGroup), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		s.fake.KeepControl()
+		if req.(*kmsg.JoinGroupRequest).MemberID == "" {
+			return nil, nil, false
+		}
+		once.Do(func() { close(joining) })
+		held.sleep()
+		return nil, nil, false
+	})
+	c := s.connect(s.options(Security{TLS: s.tls(), SASL: SASL{
+		Mechanism: "PLAIN", Username: "joiner", Password: password(planted).read,
+	}}, nil))
+	defer held.wake()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	h, _, ended := consume(ctx, t, c, "t")
+	<-joining
+	var old []net.Conn
+	c.joins.mu.Lock()
+	for i := range c.joins.open {
+		c.joins.open[i].due = time.Now()
+		old = append(old, c.joins.open[i].Conn)
+	}
+	c.joins.mu.Unlock()
+	pause(ctx, 3*renewEvery) // long enough for a replacement to begin, if one will
+	held.wake()
+	eventually(t, "a session", func() bool { return h.setups.Load() > 0 })
+	eventually(t, "new connections", func() bool { return !slices.ContainsFunc(old, func(c net.Conn) bool { return !isClosed(c) }) })
+	if got := h.setups.Load(); got != 1 {
+		t.Errorf("%d sessions of the group, want the first to last", got)
+	}
+	cancel()
+	if err := finish(t, ended); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestInterruptUnderTLS has a JoinGroup wait for another member.
 func TestInterruptUnderTLS(t *testing.T) {
 	s := newSafe(t, false)
-	joining, release := make(chan struct{}), make(chan struct{})
+	joining, held := make(chan struct{}), newSleeper(t, s.fake)
 	var once sync.Once
 	s.fake.ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
 		s.fake.KeepControl()
 		once.Do(func() { close(joining) })
-		s.fake.SleepControl(func() { <-release })
+		held.sleep()
 		return nil, nil, false
 	})
 	c := s.connect(s.options(Security{TLS: s.tls()}, nil))
-	defer close(release)
+	defer held.wake()
 	ctx, cancel := context.WithCancel(context.Background())
 	_, _, ended := consume(ctx, t, c, "t")
 	<-joining

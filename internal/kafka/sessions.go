@@ -44,7 +44,8 @@ func replace(client sarama.Client, conn connection) {
 			continue
 		}
 		// Close waits for the responses. Who asks in between gets an error and
-		// asks again.
+		// asks again; but for a join, which ends with its connection, and every
+		// claim with it: conns.overdue keeps away from one under way.
 		_ = b.Close()
 		_ = b.Open(client.Config())
 		if !slices.Contains(client.Brokers(), b) {

@@ -40,8 +40,8 @@ func (c *certificates) Collect(ch chan<- prometheus.Metric) {
 
 // SetCertificates says what a scrape asks for the expiry of the certificates
 // of that use: kafka, kafka_ca, peer or peer_ca. notAfter is called from any
-// goroutine and must not block; its zero time means that there is none, and
-// there is then no series.
+// goroutine and must be quick, but may read a file; its zero time means that
+// there is none, and there is then no series.
 func (m *Metrics) SetCertificates(use string, notAfter func() time.Time) {
 	m.certificates.mu.Lock()
 	defer m.certificates.mu.Unlock()

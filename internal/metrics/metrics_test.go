@@ -320,8 +320,6 @@ func TestPartitionSeriesLeaveWithIt(t *testing.T) {
 	}
 }
 
-// The hottest key's share is shown where it is known, for the halves that the
-// pod owns.
 // What is counted can be read back, each combination by itself.
 func TestJoinCounts(t *testing.T) {
 	m := New(prometheus.NewRegistry(), Options{Topics: [record.Sides]string{"m", "n"}})
@@ -338,6 +336,8 @@ func TestJoinCounts(t *testing.T) {
 	}
 }
 
+// The hottest key's share is shown where it is known, for the halves that the
+// pod owns.
 func TestHottestKeyShare(t *testing.T) {
 	m, reg := fresh(t)
 	m.Partition(0, both)

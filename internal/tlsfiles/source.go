@@ -21,8 +21,9 @@ type Files struct {
 	Section string
 
 	// Report hears of files that cannot be used when they are read again, and
-	// of certificates that are not valid now. It is called for each connection
-	// that finds the fault, by any goroutine: sample it. nil: nobody hears.
+	// of certificates that are not valid now. It is called for each connection,
+	// and each NotAfter, that finds the fault, by any goroutine: sample it. nil:
+	// nobody hears.
 	Report func(error)
 }
 
@@ -146,15 +147,15 @@ func (s *Source) forClient(requireClientCert bool) (*tls.Config, error) {
 }
 
 // NotAfter returns until when the certificate, and the first of the
-// authorities to expire, are valid, as last read for a connection; zero where
-// there is no such file.
+// authorities to expire, are valid that a connection would use now; zero where
+// there is no such file. It reads the files, since connections live for weeks
+// and an alert on what the last one used would be as late.
 func (s *Source) NotAfter() (cert, ca time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pair.made != nil {
-		cert = s.pair.made.Leaf.NotAfter
+	p, r := s.read()
+	if p.made != nil {
+		cert = p.made.Leaf.NotAfter
 	}
-	return cert, s.roots.notAfter
+	return cert, r.notAfter
 }
 
 // read returns what the files hold now, or last held where they are broken.

@@ -452,6 +452,37 @@ func TestTheEarliestAuthorityCounts(t *testing.T) {
 	}
 }
 
+// A certificate renewed in time must not look as if it had not been, and no
+// connection may be needed to see one that will not last.
+func TestExpiryIsThatOfTheFilesNow(t *testing.T) {
+	first, second := newAuthority(t, hours(-1, 10)), newAuthority(t, hours(-1, 5))
+	b := newBench(t)
+	valid := hours(-1, 3)
+	b.fill(first, "joiner", valid)
+	s := b.source()
+	expect := func(what string, v validity, authority *authority) {
+		t.Helper()
+		cert, ca := s.NotAfter()
+		if !cert.Equal(v.to) || !ca.Equal(authority.cert.NotAfter) {
+			t.Errorf("%s: valid until %v and %v, want %v and %v", what, cert, ca, v.to, authority.cert.NotAfter)
+		}
+	}
+	expect("at first", valid, first)
+	for _, hoursLeft := range []int{9, 1} {
+		valid = hours(-1, hoursLeft)
+		b.fill(second, "joiner", valid)
+		expect("replaced", valid, second)
+	}
+	if got := b.reported(); got != "" {
+		t.Errorf("reported: %s", got)
+	}
+	b.fill(first, "joiner", hours(-2, -1))
+	expect("one that has expired", valid, first)
+	if got := b.reported(); !strings.Contains(got, "expired") {
+		t.Errorf("of an expired certificate was reported: %q", got)
+	}
+}
+
 func TestManyConnectionsAtOnce(t *testing.T) {
 	ca := newAuthority(t, hours(-1, 10))
 	b := newBench(t)

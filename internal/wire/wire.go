@@ -94,7 +94,8 @@ func AppendBytes[T string | []byte](dst []byte, b T) []byte {
 	return append(dst, b...)
 }
 
-// AppendText appends a field that is a text. It leaves empty ones out: absent and empty mean the same.
+// AppendText appends a field that is a text. It leaves empty ones out: absent
+// and empty mean the same.
 func AppendText(dst []byte, tag uint64, text string) []byte {
 	if text == "" {
 		return dst
