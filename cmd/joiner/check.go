@@ -16,7 +16,6 @@ import (
 	"joiner/internal/placement"
 	"joiner/internal/record"
 	"joiner/internal/remote"
-	"joiner/internal/tlsfiles"
 
 	"github.com/spf13/cobra"
 )
@@ -121,13 +120,8 @@ func checkSecurity(o *check.Options, c config.Config) (err error) {
 		return err // it names the key
 	}
 	o.Certificates["kafka"], o.Certificates["kafka_ca"] = o.Kafka.Access.NotAfter()
-	if !c.Peer.TLS.Enabled {
-		return nil
-	}
-	peer, err := tlsfiles.New(tlsfiles.Files{
-		CA: c.Peer.TLS.CAFile, Cert: c.Peer.TLS.CertFile, Key: c.Peer.TLS.KeyFile, Section: "peer.tls",
-	})
-	if err != nil {
+	peer, err := app.PeerTLS(c.Peer, nil)
+	if err != nil || peer == nil {
 		return err // it names the key
 	}
 	o.Certificates["peer"], o.Certificates["peer_ca"] = peer.NotAfter()

@@ -2,8 +2,6 @@ package app
 
 import (
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,22 +29,22 @@ func newPeerAccess(p config.Peer, faults *sampled.Log) (a peerAccess, err error)
 			return string(secret), err
 		}
 	}
-	var errs []error
-	for _, name := range p.AllowedNames {
-		if err := remote.CheckName(name); err != nil {
-			errs = append(errs, fmt.Errorf("peer.allowed_names: %w", err))
-		}
+	a.files, err = PeerTLS(p, func(err error) {
+		faults.Warn("peer.tls", "a file of peer.tls cannot be used as it is now", zap.Error(err))
+	})
+	return a, err
+}
+
+// PeerTLS makes what reads the files of peer.tls; nil where it is not enabled.
+// report hears of faults found later, as tlsfiles.Files has it. Errors name the
+// key.
+func PeerTLS(p config.Peer, report func(error)) (*tlsfiles.Source, error) {
+	if !p.TLS.Enabled {
+		return nil, nil //nolint:nilnil // nothing to read is no fault
 	}
-	if p.TLS.Enabled {
-		a.files, err = tlsfiles.New(tlsfiles.Files{
-			Section: "peer.tls", CA: p.TLS.CAFile, Cert: p.TLS.CertFile, Key: p.TLS.KeyFile,
-			Report: func(err error) {
-				faults.Warn("peer.tls", "a file of peer.tls cannot be used as it is now", zap.Error(err))
-			},
-		})
-		errs = append(errs, err)
-	}
-	return a, errors.Join(errs...)
+	return tlsfiles.New(tlsfiles.Files{
+		Section: "peer.tls", CA: p.TLS.CAFile, Cert: p.TLS.CertFile, Key: p.TLS.KeyFile, Report: report,
+	})
 }
 
 // notAfter is until when the certificate, and the first of the authorities to

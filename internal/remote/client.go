@@ -29,7 +29,7 @@ type ClientOptions struct {
 	TLS func(host string) (*tls.Config, error)
 	// Token is shown with every request; nil: none. It needs TLS.
 	Token Token
-	// AllowedNames are the hosts that may be dialled; empty: all. CheckName
+	// AllowedNames are the hosts that may be dialled; empty: all. Allows
 	// says what an entry may be.
 	AllowedNames []string
 	Metrics      *metrics.Remote

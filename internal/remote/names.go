@@ -19,10 +19,16 @@ type names struct {
 	prefixes []netip.Prefix
 }
 
-// CheckName reports what is wrong with an entry of peer.allowed_names.
-func CheckName(entry string) error {
-	_, err := newNames([]string{entry})
-	return err
+// Allows returns what decides whether a host may be dialled under these entries
+// of peer.allowed_names; none allow all. Its error is about an entry that is
+// neither a name, nor an address, nor a range, nor a star before a name's first
+// dot; the configuration takes no such entry.
+func Allows(entries []string) (func(host string) bool, error) {
+	n, err := newNames(entries)
+	if err != nil {
+		return nil, err
+	}
+	return n.has, nil
 }
 
 func newNames(entries []string) (names, error) {

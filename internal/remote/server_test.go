@@ -350,7 +350,7 @@ func TestNames(t *testing.T) {
 		t.Error("no names must mean all")
 	}
 	for _, entry := range []string{"", "pod:8081", "*", "*.", "a.*.b", "10.0.0.0/33", "user@host"} {
-		if err := CheckName(entry); err == nil {
+		if _, err := Allows([]string{entry}); err == nil {
 			t.Errorf("%q is taken", entry)
 		}
 	}
