@@ -7,8 +7,8 @@ import (
 )
 
 // table holds the versions of each symbol of one market partition as the
-// contract's rule has them. It is written from that rule and shares nothing
-// with the service's table.
+// documented rule of join.history has them. It is written from that rule and
+// shares nothing with the service's table.
 type table struct {
 	history int64 // milliseconds
 	entries map[symbol]*entry

@@ -87,7 +87,7 @@ func (p *part) truncate(start int64) {
 }
 
 // world is a configuration, its topics, and a joiner that is a model: for each
-// join it looks at all ticks there were, by the words of the contract.
+// join it looks at all ticks there were, by the words of the documents.
 type world struct {
 	t      testing.TB
 	log    *memory

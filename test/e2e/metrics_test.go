@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// contractMetrics are the names that people's dashboards hang on, each with
+// promisedMetrics are the names that people's dashboards hang on, each with
 // its labels. Histograms are marked; they are one family of several series.
-var contractMetrics = []struct {
+var promisedMetrics = []struct {
 	name      string
 	labels    string
 	histogram bool
@@ -81,11 +81,11 @@ var closedLabels = []struct {
 
 const (
 	metricsPartitions  = 6
-	seriesOfAPod       = 250 // about, says the contract
+	seriesOfAPod       = 250 // about: a series costs the server that scrapes it
 	seriesOfAPartition = 40
 )
 
-// A live scrape: clean, with the names and labels of the contract, within its
+// A live scrape: clean, with the names and labels that are promised, within its
 // bounds, and without a partition that has gone.
 func TestKafkaMetrics(t *testing.T) {
 	w := NewWorld(t, metricsPartitions, nil)
@@ -197,7 +197,7 @@ func familiesOf(t *testing.T, text []byte) map[string]Metrics {
 
 func checkContract(t *testing.T, families map[string]Metrics) {
 	t.Helper()
-	for _, m := range contractMetrics {
+	for _, m := range promisedMetrics {
 		name := m.name
 		if m.histogram {
 			name += "_count"
@@ -222,13 +222,13 @@ func checkContract(t *testing.T, families map[string]Metrics) {
 		}
 	}
 	known := make(map[string]bool)
-	for _, m := range contractMetrics {
+	for _, m := range promisedMetrics {
 		known[m.name] = true
 	}
 	for name := range families {
 		base := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"), "_count")
 		if strings.HasPrefix(name, "joiner_") && !known[name] && !known[base] {
-			t.Logf("more than the contract asks for: %s", name)
+			t.Logf("more than is promised: %s", name)
 		}
 	}
 }
@@ -262,7 +262,7 @@ func checkHistograms(t *testing.T, p *Proc, families map[string]Metrics) {
 			histograms[family.GetName()] = family.GetMetric()[0].GetHistogram()
 		}
 	}
-	for _, m := range contractMetrics {
+	for _, m := range promisedMetrics {
 		if !m.histogram {
 			continue
 		}
