@@ -205,9 +205,9 @@ func (w *World) auditDoctored(alerts []Alert) {
 	topic := w.Name("doctored")
 	w.Topic(w.t, topic, w.Partitions, nil)
 	d := &doctor{rand: rand.New(rand.NewPCG(9, 10)), alerts: alerts, ill: make(map[int]bool)}
-	out := make([]*sarama.ProducerMessage, len(alerts))
-	for i, a := range alerts {
-		out[i] = copyOf(topic, a)
+	var out []*sarama.ProducerMessage
+	for _, a := range alerts {
+		out = append(out, copyOf(topic, a))
 	}
 	var want faultCounts
 	for range 4 { // neighbours of one symbol change places
