@@ -167,7 +167,7 @@ func (a *auditor) extents(ctx context.Context, t Topic, since int64) ([]extent, 
 	for p := range all {
 		start, end, err := a.log.Bounds(ctx, t.Name, int32(p))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("bounds of partition %d: %s: %w", p, missingRight(t.Name, err), err)
 		}
 		all[p] = extent{start: start, from: start, end: end}
 		if since == math.MinInt64 {
@@ -197,7 +197,7 @@ func (a *auditor) read(ctx context.Context, topic string, partition int32, from,
 		return nil
 	}, nil)
 	if err != nil {
-		return fmt.Errorf("reading %s/%d: %w", topic, partition, err)
+		return fmt.Errorf("reading partition %d: %s: %w", partition, missingRight(topic, err), err)
 	}
 	a.report.Window.Partitions = append(a.report.Window.Partitions, c)
 	return nil

@@ -2,9 +2,12 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/IBM/sarama"
 
 	"joiner/internal/kafka"
 )
@@ -75,7 +78,7 @@ func look(ctx context.Context, o *Options, facts *kafka.Facts) (t Topics, unknow
 			continue
 		}
 		if err := found[one.name].Err; err != nil {
-			return t, nil, fmt.Errorf("topic %s: %w", one.name, err)
+			return t, nil, fmt.Errorf("%s: %w", missingRight(one.name, err), err)
 		}
 		*one.topic = Topic{Name: one.name, Partitions: found[one.name].Partitions}
 		s := settings[one.name]
@@ -90,6 +93,14 @@ func look(ctx context.Context, o *Options, facts *kafka.Facts) (t Topics, unknow
 		one.topic.After = limit(s.Values["message.timestamp.after.max.ms"])
 	}
 	return t, unknown, nil
+}
+
+// missingRight says what an error about a topic calls for.
+func missingRight(topic string, err error) string {
+	if errors.Is(err, sarama.ErrTopicAuthorizationFailed) {
+		return "missing right: Read on topic " + topic
+	}
+	return "topic " + topic
 }
 
 // limit reads how far a timestamp may be off; 0 where it may be by any amount.
