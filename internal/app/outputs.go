@@ -30,7 +30,8 @@ type outputs struct {
 	faults  *sampled.Log
 
 	mu     sync.Mutex
-	topics map[string]kafka.Topic
+	topics map[string]kafka.Topic // as last looked up
+	known  map[string]kafka.Topic // as last seen
 	bounds map[string]deliver.Limits
 	err    error // why the last look failed; nil
 }
@@ -96,17 +97,35 @@ func (o *outputs) lookOnce(ctx context.Context) error {
 		o.undescribed(name, c)
 	}
 	o.mu.Lock()
-	o.topics = topics
+	o.learn(topics)
 	o.bounds = make(map[string]deliver.Limits, len(configs))
 	for name, c := range configs {
 		o.bounds[name] = limitsOf(c)
 	}
 	o.mu.Unlock()
 	for side, name := range o.inputs() {
-		o.metrics.Group.SetTopicPartitions(name, topics[name].Partitions)
+		if t := topics[name]; t.Err == nil { // else it is not known, and what was known stays
+			o.metrics.Group.SetTopicPartitions(name, t.Partitions)
+		}
 		o.metrics.SetRetention(record.Side(side), time.Duration(configs[name].RetentionMillis)*time.Millisecond)
 	}
 	return made
+}
+
+// learn takes in a look. What was seen of a topic counts until the next time
+// that it is seen: a right that is taken away for a moment, or a broker that does
+// not know the topic yet, make it no other one, as which every look-up of this
+// pod would be refused. o.mu is held.
+func (o *outputs) learn(topics map[string]kafka.Topic) {
+	o.topics = topics
+	if o.known == nil {
+		o.known = make(map[string]kafka.Topic, len(topics))
+	}
+	for name, t := range topics {
+		if t.Exists() {
+			o.known[name] = t
+		}
+	}
 }
 
 // undescribed tells what goes on without the right to a topic's settings: the
@@ -143,11 +162,12 @@ func millis(ms int64) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// topic is what was last seen of a topic; false before the first look.
+// topic is what was last seen of a topic; false where it never was.
 func (o *outputs) topic(name string) (kafka.Topic, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.topics[name], o.topics != nil
+	t, ok := o.known[name]
+	return t, ok
 }
 
 // limits implements deliver.Options.Limits.
@@ -162,7 +182,7 @@ func (o *outputs) limits(topic string) deliver.Limits {
 func (o *outputs) deadLetterPartition(index int32) int32 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	n := o.topics[o.conf.DeadLetters].Partitions
+	n := o.known[o.conf.DeadLetters].Partitions
 	if n <= 0 || index < n {
 		return index
 	}

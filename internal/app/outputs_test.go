@@ -3,16 +3,17 @@ package app
 import (
 	"testing"
 
+	"github.com/IBM/sarama"
+
 	"joiner/internal/config"
+	"joiner/internal/deliver"
 	"joiner/internal/kafka"
 )
 
 func TestDeadLetterPartition(t *testing.T) {
 	for _, c := range [][3]int32{{3, 6, 3}, {5, 6, 5}, {6, 6, 0}, {11, 4, 3}, {11, 1, 0}, {7, 0, 7}} {
-		o := outputs{
-			conf:   config.Topics{DeadLetters: "dlq"},
-			topics: map[string]kafka.Topic{"dlq": {Name: "dlq", Partitions: c[1]}},
-		}
+		o := outputs{conf: config.Topics{DeadLetters: "dlq"}}
+		o.learn(map[string]kafka.Topic{"dlq": {Name: "dlq", Partitions: c[1]}})
 		if got := o.deadLetterPartition(c[0]); got != c[2] {
 			t.Errorf("partition %d of %d: %d, want %d", c[0], c[1], got, c[2])
 		}
@@ -20,5 +21,38 @@ func TestDeadLetterPartition(t *testing.T) {
 	var unknown outputs
 	if got := unknown.deadLetterPartition(9); got != 9 {
 		t.Errorf("before the topics are looked up: %d, want the same number", got)
+	}
+}
+
+// A topic that cannot be seen for a moment is the topic that it was.
+func TestTopicsAreRemembered(t *testing.T) {
+	o := outputs{conf: config.Topics{MarketUpdates: "ticks", Notifications: "notes", EnrichedAlerts: "alerts"}, writer: func() []deliver.Fault { return nil }}
+	if _, ok := o.topic("ticks"); ok {
+		t.Error("known before the first look")
+	}
+	seen := func(ticks kafka.Topic) map[string]kafka.Topic {
+		ticks.Name = "ticks"
+		return map[string]kafka.Topic{"ticks": ticks, "notes": {Name: "notes", Partitions: 6}, "alerts": {Name: "alerts", Partitions: 6}}
+	}
+	for _, c := range []struct {
+		what    string
+		look    kafka.Topic
+		want    kafka.Topic // zero: not known
+		reasons int
+	}{
+		{"never seen", kafka.Topic{Err: sarama.ErrTopicAuthorizationFailed}, kafka.Topic{}, 1},
+		{"seen", kafka.Topic{ID: "a", Partitions: 6}, kafka.Topic{Name: "ticks", ID: "a", Partitions: 6}, 0},
+		{"refused", kafka.Topic{Err: sarama.ErrTopicAuthorizationFailed}, kafka.Topic{Name: "ticks", ID: "a", Partitions: 6}, 1},
+		{"not there", kafka.Topic{}, kafka.Topic{Name: "ticks", ID: "a", Partitions: 6}, 1},
+		{"made anew", kafka.Topic{ID: "b", Partitions: 3}, kafka.Topic{Name: "ticks", ID: "b", Partitions: 3}, 0},
+	} {
+		o.learn(seen(c.look))
+		got, ok := o.topic("ticks")
+		if ok != (c.want != kafka.Topic{}) || got != c.want {
+			t.Errorf("%s: %+v, %v; want %+v", c.what, got, ok, c.want)
+		}
+		if got := o.reasons(); len(got) != c.reasons {
+			t.Errorf("%s: reasons %q, want %d", c.what, got, c.reasons)
+		}
 	}
 }
