@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"joiner/internal/app"
@@ -60,7 +62,7 @@ first, or leave the newest out with --until.`,
 		if err := auditWindow(&o, *since, *until, time.Now()); err != nil {
 			return wrongUsage(err)
 		}
-		o.Memory = *memory << 20
+		o.Memory = min(max(*memory, math.MinInt64>>20), math.MaxInt64>>20) << 20 // more is refused anyway, and must not wrap around
 		if err := auditOptions(&o, loaded.Config, *isolation); err != nil {
 			return wrongUsage(err)
 		}
@@ -76,9 +78,7 @@ first, or leave the newest out with --until.`,
 func runAudit(cmd *cobra.Command, p *process, o audit.Options, log *zap.Logger, out *output) error {
 	o.Progress = func(line string) { fmt.Fprintln(p.stderr, "joiner: "+line) }
 	o.Kafka.Log = log
-	ctx, stop := withSignals(cmd.Context(), p.exit, nil)
-	defer stop()
-	report, err := audit.Run(ctx, o)
+	report, err := interruptible(cmd, p, auditGrace, func(ctx context.Context) (*audit.Report, error) { return audit.Run(ctx, o) })
 	if errors.Is(err, audit.ErrOptions) {
 		return wrongUsage(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,9 +52,7 @@ could not be looked at is a warning. It exits with 1 if anything failed.`,
 
 func runCheck(cmd *cobra.Command, p *process, o check.Options, out *output) error {
 	o.Progress = func(what string) { fmt.Fprintln(p.stderr, "joiner: "+what) }
-	ctx, stop := withSignals(cmd.Context(), p.exit, nil)
-	defer stop()
-	report, err := check.Run(ctx, o)
+	report, err := interruptible(cmd, p, checkGrace, func(ctx context.Context) (check.Report, error) { return check.Run(ctx, o) })
 	if errors.Is(err, check.ErrOptions) {
 		return wrongUsage(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -108,22 +109,20 @@ func demoBuild() app.Build {
 }
 
 func runLive(cmd *cobra.Command, p *process, f liveFlags, log *zap.Logger) error {
-	ctx, stop := withSignals(cmd.Context(), p.exit, nil)
-	defer stop()
-	if err := demo.Live(ctx, demo.LiveOptions{
-		NewPod: demo.LiveJoiners(demoBuild(), log), Listen: f.listen, Every: f.every, Rate: f.rate, Out: p.stdout,
-	}); err != nil {
+	_, err := interruptible(cmd, p, demoGrace, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, demo.Live(ctx, demo.LiveOptions{
+			NewPod: demo.LiveJoiners(demoBuild(), log), Listen: f.listen, Every: f.every, Rate: f.rate, Out: p.stdout,
+		})
+	})
+	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
 	return nil
 }
 
 func runDemo(cmd *cobra.Command, p *process, out *output, log *zap.Logger) error {
-	ctx, stop := withSignals(cmd.Context(), p.exit, nil)
-	defer stop()
-	report, err := demo.Run(ctx, demo.Options{
-		NewPod:   demo.Joiners(demoBuild(), log),
-		Progress: p.stderr,
+	report, err := interruptible(cmd, p, demoGrace, func(ctx context.Context) (demo.Report, error) {
+		return demo.Run(ctx, demo.Options{NewPod: demo.Joiners(demoBuild(), log), Progress: p.stderr})
 	})
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)

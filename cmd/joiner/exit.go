@@ -14,7 +14,7 @@ import (
 // Exit codes. On a second signal it is 128 and the signal's number.
 const (
 	exitOK      = 0
-	exitFailure = 1 // a runtime failure, a failed check, a shutdown cut short
+	exitFailure = 1 // a runtime failure, a failed check, a shutdown cut short, an interruption
 	exitUsage   = 2 // wrong usage or configuration
 )
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,10 +65,7 @@ func runLoad(cmd *cobra.Command, p *process, o load.Options, partitioner string,
 		return err
 	}
 	o.Progress, o.Terminal = p.stderr, isTerminal(p.stderr)
-	ctx, stop := withSignals(cmd.Context(), p.exit, nil)
-	defer stop()
-
-	report, err := load.Run(ctx, o)
+	report, err := interruptible(cmd, p, loadGrace, func(ctx context.Context) (load.Report, error) { return load.Run(ctx, o) })
 	if errors.Is(err, load.ErrOptions) {
 		return wrongUsage(err)
 	}

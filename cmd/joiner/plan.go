@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -89,9 +90,7 @@ func runPlan(cmd *cobra.Command, p *process, f planFlags, out *output) error {
 	}
 	progress := planProgress{w: p.stderr, terminal: isTerminal(p.stderr)}
 	o.Progress = progress.show
-	ctx, stop := withSignals(cmd.Context(), p.exit, nil)
-	defer stop()
-	report, err := plan.Run(ctx, o)
+	report, err := interruptible(cmd, p, planGrace, func(ctx context.Context) (plan.Report, error) { return plan.Run(ctx, o) })
 	progress.clear()
 	if errors.Is(err, plan.ErrOptions) {
 		return wrongUsage(err)
@@ -146,8 +145,11 @@ func (f *planFlags) options(cmd *cobra.Command) (plan.Options, error) {
 		flag string
 		rate float64
 	}{{"peak-rate", f.peakRate}, {"member-rate", f.memberRate}} {
-		if cmd.Flags().Changed(one.flag) && !(one.rate > 0) {
-			return o, fmt.Errorf("--%s: %v is no rate, write records a second", one.flag, one.rate)
+		if !cmd.Flags().Changed(one.flag) {
+			continue
+		}
+		if err := plan.CheckRate(one.rate); err != nil {
+			return o, fmt.Errorf("--%s: %w", one.flag, err)
 		}
 	}
 	if cmd.Flags().Changed("peak-rate") != cmd.Flags().Changed("member-rate") {

@@ -26,9 +26,9 @@ its path in capitals (JOINER_KAFKA_BROKERS=a:9092,b:9092), and is reached by
 --set (--set kafka.brokers=a:9092,b:9092). "joiner config --defaults" lists
 them all.
 
-Exit codes: 0 done or clean shutdown; 1 a runtime failure, a failed check or a
-shutdown cut short; 2 wrong usage or configuration; 128 and its number on a
-second signal.`,
+Exit codes: 0 done or clean shutdown; 1 a runtime failure, a failed check, a
+shutdown cut short or a command interrupted before it was done; 2 wrong usage or
+configuration; 128 and its number on a second signal.`,
 		Version:       thisBuild().Version,
 		SilenceErrors: true, // report prints them
 		SilenceUsage:  true,

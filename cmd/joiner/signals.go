@@ -2,16 +2,90 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
 )
 
 // signalled is the cause of a context that a signal ended.
 type signalled struct{ signal os.Signal }
 
-func (s signalled) Error() string { return fmt.Sprintf("received %s", s.signal) }
+func (s signalled) Error() string {
+	if s.signal == os.Interrupt {
+		return "interrupted (SIGINT)"
+	}
+	return "interrupted (SIGTERM)"
+}
+
+// What a first signal leaves the commands to end by themselves: to close
+// connections, to stop the demo's members, to wait for alerts on their way.
+const (
+	planGrace  = time.Second
+	checkGrace = 3 * time.Second
+	auditGrace = 3 * time.Second
+	demoGrace  = 10 * time.Second
+	loadGrace  = 20 * time.Second
+)
+
+// interruptible runs a command's work under a context that the first signal
+// ends. Work that has not ended by itself within grace thereafter is left
+// behind, for the process is about to end: sarama has calls that know of no
+// context, and whoever interrupts must not wait for them.
+//
+// The error of work that a signal ended is a signalled, with what else it says;
+// work that ends well in spite of one has done what it was for.
+func interruptible[T any](cmd *cobra.Command, p *process, grace time.Duration, work func(context.Context) (T, error)) (T, error) {
+	ctx, stop := withSignals(cmd.Context(), p.exit, nil)
+	defer stop()
+	return within(ctx, grace, work)
+}
+
+func within[T any](ctx context.Context, grace time.Duration, work func(context.Context) (T, error)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		value, err := work(ctx)
+		done <- outcome{value, err}
+	}()
+	select {
+	case o := <-done:
+		return o.value, interrupted(ctx, o.err)
+	case <-ctx.Done():
+	}
+	patience := time.NewTimer(grace)
+	defer patience.Stop()
+	select {
+	case o := <-done:
+		return o.value, interrupted(ctx, o.err)
+	case <-patience.C:
+		var none T
+		return none, context.Cause(ctx)
+	}
+}
+
+// interrupted makes the error of work that a signal ended say so: "context
+// canceled" says nothing to whoever sent it.
+func interrupted(ctx context.Context, err error) error {
+	var signal signalled
+	if err == nil || !errors.As(context.Cause(ctx), &signal) {
+		return err
+	}
+	if errors.Is(err, signal) {
+		return err
+	}
+	if errors.Is(err, context.Canceled) {
+		return signal
+	}
+	return fmt.Errorf("%w: %w", signal, err)
+}
 
 // withSignals returns a context that the first SIGINT or SIGTERM ends, for a
 // graceful stop; its cause is signalled. A second one calls exit at once with

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"joiner/internal/enrich"
@@ -36,10 +37,10 @@ type Options struct {
 	// are looked at: from Since up to but not including Until. Zero: no bound.
 	Since, Until time.Time
 
-	Memory   int64         // bytes for sorting, at least 8 MiB
+	Memory   int64         // bytes for sorting, 8 MiB to 64 GiB
 	TempDir  string        // where rows go that do not fit; empty: the system's
 	Examples int           // of each kind at most
-	Connect  time.Duration // how long a broker may take to answer at first
+	Connect  time.Duration // how long a broker may take to answer at first, 1s or more
 
 	Progress func(line string) // hears how far it is; may be nil
 }
@@ -53,17 +54,38 @@ func DefaultOptions() Options {
 // ErrOptions is wrapped by errors about options that make no sense.
 var ErrOptions = errors.New("wrong options")
 
-const leastMemory = 8 << 20
+// Of memory more than the most would hold more rows than an index counts.
+const (
+	leastMemory = 8 << 20
+	mostMemory  = 64 << 30
+)
 
 func (o Options) validate() error {
 	switch {
 	case o.Memory < leastMemory:
-		return fmt.Errorf("%w: --memory: %d bytes are too few, give it %d MiB or more", ErrOptions, o.Memory, leastMemory>>20)
+		return fmt.Errorf("%w: --memory: %d MiB is too little, give it %d MiB or more", ErrOptions, o.Memory>>20, leastMemory>>20)
+	case o.Memory > mostMemory:
+		return fmt.Errorf("%w: --memory: %d MiB is too much, give it %d MiB or less", ErrOptions, o.Memory>>20, mostMemory>>20)
+	case o.Connect < time.Second:
+		return fmt.Errorf("%w: --connect-timeout: %v is too short, give it 1s or more", ErrOptions, o.Connect)
 	case o.Examples < 0:
 		return fmt.Errorf("%w: --examples: %d is negative", ErrOptions, o.Examples)
 	case !o.Since.IsZero() && !o.Until.IsZero() && !o.Since.Before(o.Until):
 		return fmt.Errorf("%w: --since: nothing lies between %s and --until, %s",
 			ErrOptions, o.Since.Format(time.RFC3339), o.Until.Format(time.RFC3339))
+	}
+	return o.tryDisk()
+}
+
+// tryDisk finds out now whether rows can be written, not when the memory is
+// full, which may be hours later.
+func (o Options) tryDisk() error {
+	file, err := os.CreateTemp(o.TempDir, "joiner-audit-*")
+	if err != nil {
+		return fmt.Errorf("%w: --temp-dir: %w", ErrOptions, err)
+	}
+	if err := errors.Join(os.Remove(file.Name()), file.Close()); err != nil {
+		return fmt.Errorf("%w: --temp-dir: %w", ErrOptions, err)
 	}
 	return nil
 }

@@ -151,7 +151,7 @@ func newWorld(t testing.TB, partitions, deadPartitions int, history time.Duratio
 		Alerts: topic(alertTopic, partitions), DeadLetters: topic(deadTopic, deadPartitions),
 	}
 	w.o = Options{
-		Memory: leastMemory,
+		Memory: leastMemory, Connect: time.Second,
 		Market: marketTopic, Notifications: noteTopic, Alerts: alertTopic, DeadLetters: deadTopic,
 		DecodeTick: w.decode.market.Decode, DecodeNote: w.decode.notes.Decode, Placer: w.placer,
 		History: history, LocalIsCertain: true, Examples: 100, TempDir: t.TempDir(),

@@ -45,7 +45,7 @@ type Options struct {
 	Certificates map[string]time.Time
 
 	Replicas int           // that are planned; 0: nobody said
-	Timeout  time.Duration // of everything; 60s
+	Timeout  time.Duration // of everything; 1s or more
 
 	Progress func(what string) // hears what is looked at; may be nil
 	Log      *zap.Logger       // may be nil
@@ -63,12 +63,7 @@ type Input struct {
 	OwnTime bool
 }
 
-const defaultTimeout = 60 * time.Second
-
 func (o Options) withDefaults() Options {
-	if o.Timeout == 0 {
-		o.Timeout = defaultTimeout
-	}
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}

@@ -144,27 +144,68 @@ latency        p50 %.1f ms, p95 %.1f ms, p99 %.1f ms, max %.1f ms
 const afterInterrupt = 3 * time.Second
 
 // Run produces until the duration, the count or ctx ends, waits for the alerts
-// that are missing and reports. The end of ctx is no error: the report counts
-// what was sent until then, and the wait is short. Errors are options out of
-// range (ErrOptions), brokers out of reach, a missing topic and a record that
+// that are missing and reports. The end of ctx is no error once it produces: the
+// report counts what was sent until then, and the wait is short. Errors are
+// ctx's cause where it ends before that, options out of range (ErrOptions), brokers out of reach, a missing topic and a record that
 // the broker refuses, each named; the report is good for what was sent before.
 func Run(ctx context.Context, opts Options) (Report, error) {
 	if err := opts.Validate(); err != nil {
 		return Report{}, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
-	r, err := newRun(opts)
+	r, err := prepare(ctx, opts)
 	if err != nil {
 		return Report{}, err
 	}
 	defer r.closeClients()
-	if err := r.startReading(); err != nil {
-		return Report{}, err
-	}
 	defer r.reader.stop()
-	if r.producer, err = newProducer(r); err != nil {
-		return Report{}, err
-	}
 	return r.run(ctx)
+}
+
+// prepare connects and begins to read. sarama's calls know of no context, and a
+// broker that takes connections and says nothing holds them for minutes: where
+// ctx ends first they are left to end by themselves, and close what they made.
+func prepare(ctx context.Context, opts Options) (*run, error) {
+	type outcome struct {
+		run *run
+		err error
+	}
+	done := make(chan outcome)
+	go func() {
+		r, err := connected(opts)
+		select {
+		case done <- outcome{r, err}:
+		case <-ctx.Done():
+			if err == nil {
+				r.producer.close(ctx)
+				r.reader.stop()
+				r.closeClients()
+			}
+		}
+	}()
+	select {
+	case o := <-done:
+		return o.run, o.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("connecting to %v: %w", opts.Brokers, context.Cause(ctx))
+	}
+}
+
+// connected is a run that can begin to produce.
+func connected(opts Options) (*run, error) {
+	r, err := newRun(opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.startReading(); err != nil {
+		r.closeClients()
+		return nil, err
+	}
+	if r.producer, err = newProducer(r); err != nil {
+		r.reader.stop()
+		r.closeClients()
+		return nil, err
+	}
+	return r, nil
 }
 
 // run is one run under way.
@@ -196,9 +237,9 @@ func (r *run) run(ctx context.Context) (Report, error) {
 
 	err := r.produce(ctx)
 	if err == nil {
-		err = r.producer.flush()
+		err = r.producer.flush(ctx)
 	}
-	r.producer.close()
+	r.producer.close(ctx)
 	if err == nil {
 		err = r.fault() // of the last records
 	}

@@ -63,22 +63,24 @@ var errUnacknowledged = errors.New("records are still unacknowledged")
 // flush waits until every record is answered. It has to come before close: a
 // closing sarama fails the batches that it would otherwise have tried again
 // (seen when a leader moved just before the end).
-func (p *producer) flush() error {
-	if !within(closeWithin, p.inFlight.Wait) {
-		return fmt.Errorf("produce: %w after %s", errUnacknowledged, closeWithin)
+func (p *producer) flush(ctx context.Context) error {
+	began := time.Now()
+	if !within(ctx, closeWithin, p.inFlight.Wait) {
+		return fmt.Errorf("produce: %w after %s", errUnacknowledged, time.Since(began).Round(time.Second))
 	}
 	return nil
 }
 
 // close ends the producer and waits for its readers. Records that were not
 // flushed may be lost.
-func (p *producer) close() {
+func (p *producer) close(ctx context.Context) {
 	p.async.AsyncClose()
-	within(closeWithin, p.done.Wait)
+	within(ctx, closeWithin, p.done.Wait)
 }
 
-// within says whether wait returned in time.
-func within(limit time.Duration, wait func()) bool {
+// within says whether wait returned in time. Once ctx has ended that is no more
+// than afterInterrupt.
+func within(ctx context.Context, limit time.Duration, wait func()) bool {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -86,11 +88,16 @@ func within(limit time.Duration, wait func()) bool {
 	}()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	select {
-	case <-over:
-		return true
-	case <-timer.C:
-		return false
+	for interrupted := ctx.Done(); ; {
+		select {
+		case <-over:
+			return true
+		case <-timer.C:
+			return false
+		case <-interrupted:
+			interrupted = nil
+			timer.Reset(min(limit, afterInterrupt))
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -351,5 +352,51 @@ func BenchmarkRun500x10000(b *testing.B) {
 				run(b, o)
 			}
 		})
+	}
+}
+
+// One call of sarama's sticky strategy cannot be interrupted; Run can.
+func TestRunEndsWithItsContext(t *testing.T) {
+	o := options(t, 20_000, "2000", "sticky")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cause := errors.New("enough")
+	heard := 0
+	o.Progress = func(string) {
+		heard++
+		cancel(cause)
+	}
+	if _, err := Run(ctx, o); !errors.Is(err, cause) {
+		t.Errorf("error %v, want %v", err, cause)
+	}
+	if heard != 1 {
+		t.Errorf("heard of progress %d times, want once", heard)
+	}
+}
+
+func TestRatesHaveBounds(t *testing.T) {
+	for _, c := range []struct {
+		peak, member float64
+		good         bool
+	}{
+		{0, 0, true},
+		{MinRate, MaxRate, true},
+		{MaxRate, MinRate, true},
+		{1000, 0, false},
+		{0, 1000, false},
+		{-1, -1, false},
+		{math.Inf(1), 1, false},
+		{1, math.Inf(1), false},
+		{math.NaN(), 1, false},
+		{1e300, 1e-300, false},
+	} {
+		o := options(t, 6, "4", "copartition")
+		o.PeakRate, o.MemberRate = c.peak, c.member
+		report, err := Run(context.Background(), o)
+		if (err == nil) != c.good || err != nil && !errors.Is(err, ErrOptions) {
+			t.Errorf("%v and %v: %v", c.peak, c.member, err)
+		}
+		if c.good && c.peak > 0 && report.Sizing.MembersNeeded < 1 {
+			t.Errorf("%v and %v: %d members", c.peak, c.member, report.Sizing.MembersNeeded)
+		}
 	}
 }

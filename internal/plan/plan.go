@@ -54,9 +54,45 @@ const (
 // exampleSymbols stand in where keys have to be placed and no load was given.
 const exampleSymbols = 10_000
 
-// Run plans. Errors about the options wrap ErrOptions; others are the
-// context's, or a strategy's own.
+// Run plans. Errors about the options wrap ErrOptions; others are the context's
+// cause, or a strategy's own.
+//
+// It returns as soon as ctx ends. One call of sarama's sticky strategy can take
+// hours at the bounds and knows of no context: it is left behind, and uses its
+// processor until it ends by itself. Progress is called by Run alone, and no
+// more once that has returned.
 func Run(ctx context.Context, opts Options) (Report, error) {
+	type outcome struct {
+		report Report
+		err    error
+	}
+	says, done := make(chan string), make(chan outcome, 1)
+	hear := opts.Progress
+	if hear != nil {
+		opts.Progress = func(what string) {
+			select {
+			case says <- what:
+			case <-ctx.Done():
+			}
+		}
+	}
+	go func() {
+		report, err := planned(ctx, opts)
+		done <- outcome{report, err}
+	}()
+	for {
+		select {
+		case what := <-says:
+			hear(what)
+		case o := <-done:
+			return o.report, o.err
+		case <-ctx.Done():
+			return Report{}, context.Cause(ctx)
+		}
+	}
+}
+
+func planned(ctx context.Context, opts Options) (Report, error) {
 	p, err := newPlanner(opts)
 	if err != nil {
 		return Report{}, fmt.Errorf("%w: %w", ErrOptions, err)
@@ -115,11 +151,34 @@ func (o *Options) validate() error {
 			return fmt.Errorf("strategy %q is listed twice", name)
 		}
 	}
-	if !(o.TicksPerNotification >= 0 && o.TicksPerNotification <= 1e9) {
-		return fmt.Errorf("%v ticks for each notification: use 0 or more", o.TicksPerNotification)
+	if !(o.TicksPerNotification >= 0 && o.TicksPerNotification <= maxTicks) {
+		return fmt.Errorf("%v ticks for each notification: use 0 to %v", o.TicksPerNotification, maxTicks)
 	}
-	if (o.PeakRate > 0) != (o.MemberRate > 0) || !(o.PeakRate >= 0 && o.PeakRate <= 1e15) || !(o.MemberRate >= 0 && o.MemberRate <= 1e15) {
-		return errors.New("the peak rate and the member rate go together, each a number of records a second above 0")
+	if o.PeakRate == 0 && o.MemberRate == 0 {
+		return nil
+	}
+	if err := CheckRate(o.PeakRate); err != nil {
+		return fmt.Errorf("peak rate: %w", err)
+	}
+	if err := CheckRate(o.MemberRate); err != nil {
+		return fmt.Errorf("member rate: %w", err)
+	}
+	return nil
+}
+
+// MinRate and MaxRate bound rates, in records a second. What lies beyond is a
+// slip of the keyboard, and a quotient of two could not be counted.
+const (
+	MinRate = 0.001
+	MaxRate = 1_000_000_000_000
+)
+
+const maxTicks = 1_000_000_000
+
+// CheckRate says what is wrong with a rate.
+func CheckRate(rate float64) error {
+	if !(rate >= MinRate && rate <= MaxRate) {
+		return fmt.Errorf("%v: use %v to %d records a second", rate, MinRate, int64(MaxRate))
 	}
 	return nil
 }

@@ -53,8 +53,9 @@ func (p *planner) needed(peak float64) (*int32, string) {
 	return nil, fmt.Sprintf("no number up to %d keeps every partition below what one member can do: too many heavy symbols share one", last)
 }
 
-// evenly is how many members can do the peak when each does the same.
-func evenly(peak, member float64) float64 { return math.Ceil(peak/member - slack) }
+// evenly is how many members can do the peak when each does the same, at least
+// one.
+func evenly(peak, member float64) float64 { return max(math.Ceil(peak/member-slack), 1) }
 
 // alike reports whether both topics place keys in the same partition.
 func (p *planner) alike() bool { return p.MarketPartitioner == p.NotificationPartitioner }
