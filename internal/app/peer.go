@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -30,8 +31,9 @@ func (a *App) listenPeers(ctx context.Context, s *stack) error {
 	s.push("peer listener", peer.Close)
 	a.peer.Store(peer.Addr())
 	client, err := remote.NewClient(remote.ClientOptions{
-		Group: self{a}, Timeout: c.Join.RemoteTimeout, Patience: c.Join.RemotePatience,
-		TLS: a.peering.client(), Token: a.peering.token, AllowedNames: c.Peer.AllowedNames,
+		Group: self{a}, Timeout: c.Join.RemoteTimeout,
+		Patience: lookupPatience(c.Join),
+		TLS:      a.peering.client(), Token: a.peering.token, AllowedNames: c.Peer.AllowedNames,
 		Metrics: &a.metrics.Remote, Log: a.log,
 	})
 	if err != nil {
@@ -52,6 +54,13 @@ func (a *App) listenPeers(ctx context.Context, s *stack) error {
 	}
 	a.log.Info("listening for other pods", zap.Stringer("peer", peer.Addr()), zap.String("advertised", address))
 	return nil
+}
+
+// lookupPatience is how long all attempts for one question may take: one at least,
+// and an owner that lets join.max_idle pass is there, and is no reason to give
+// up.
+func lookupPatience(j config.Join) time.Duration {
+	return max(j.RemotePatience, j.RemoteTimeout) + j.MaxIdle
 }
 
 // withPort puts the port that was really opened into peer.listen.

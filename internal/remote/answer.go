@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"joiner/internal/assign"
 	"joiner/internal/task"
@@ -46,7 +47,7 @@ func (s Standing) scope() scope {
 
 // Table answers for one market partition; *task.Task is one.
 type Table interface {
-	Lookup(ctx context.Context, q task.Query, done func(task.Answer))
+	Lookup(ctx context.Context, q task.Query, done func(task.Answer)) task.Ticket
 	Newest(symbol []byte) task.Answer
 	State() task.State
 	Freezing() bool
@@ -105,7 +106,8 @@ func (a answerer) answer(ctx context.Context, r *request) response {
 	if why := a.refuses(r); why != "" {
 		return a.refusal(r, why)
 	}
-	g := &gathering{replies: make([]reply, len(r.asked)), tables: make([]Table, len(r.asked)), all: make(chan struct{})}
+	n := len(r.asked)
+	g := &gathering{replies: make([]reply, n), tables: make([]Table, n), tickets: make([]task.Ticket, n), all: make(chan struct{})}
 	g.open.Add(1)
 	for i := range r.asked {
 		a.begin(ctx, r, i, g)
@@ -121,6 +123,9 @@ func (a answerer) answer(ctx context.Context, r *request) response {
 		return a.refusal(r, why)
 	}
 	for i := range replies {
+		if replies[i].outcome == outTimeout {
+			replies[i].ticket = g.tickets[i]
+		}
 		if g.tables[i] != nil && !a.still(r.asked[i].partition, g.tables[i]) {
 			replies[i] = a.moved(r.asked[i].partition)
 		}
@@ -150,7 +155,8 @@ func (a answerer) begin(ctx context.Context, r *request, i int, g *gathering) {
 		return
 	}
 	g.open.Add(1)
-	table.Lookup(ctx, task.Query{Symbol: q.symbol, Partition: q.partition, At: q.at}, func(answer task.Answer) {
+	query := task.Query{Symbol: q.symbol, Partition: q.partition, At: q.at, Since: time.Now().Add(-q.age), Ticket: q.ticket}
+	g.tickets[i] = table.Lookup(ctx, query, func(answer task.Answer) {
 		g.set(i, replyOf(answer))
 		g.ended()
 	})
@@ -226,9 +232,10 @@ func replyOf(a task.Answer) reply {
 
 // gathering collects the answers to one request until it is closed.
 type gathering struct {
-	tables []Table // who answers; nil where the reply was there at once
-	open   atomic.Int64
-	all    chan struct{} // closed when nothing is open
+	tables  []Table       // who answers; nil where the reply was there at once
+	tickets []task.Ticket // of those questions
+	open    atomic.Int64
+	all     chan struct{} // closed when nothing is open
 
 	mu      sync.Mutex
 	closed  bool

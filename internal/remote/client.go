@@ -22,7 +22,9 @@ import (
 // required.
 type ClientOptions struct {
 	Group Group
-	// Timeout bounds one attempt, Patience all of them for one question.
+	// Timeout bounds one attempt, Patience all of them for one question. An
+	// owner waits for join.max_idle before it answers from the end of its
+	// partition: the patience must be the longer.
 	Timeout, Patience time.Duration
 	// TLS makes the configuration of the next connection to a host; nil:
 	// nothing is encrypted. It must verify the other side.
@@ -150,6 +152,9 @@ const (
 // where none is in force at q.At, the oldest. Nobody may be missing: as long as
 // one owner has not answered it might hold a newer price.
 func (c *Client) Ask(ctx context.Context, q task.Query, scope Scope, done func(task.Answer)) {
+	if q.Since.IsZero() {
+		q.Since = time.Now()
+	}
 	c.route(&question{
 		ctx: ctx, q: q, scope: scope, deadline: time.Now().Add(c.o.Patience),
 		done: func(a task.Answer, _ Failure) { done(a) },

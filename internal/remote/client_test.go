@@ -125,6 +125,38 @@ func TestFrozenOwner(t *testing.T) {
 	}
 }
 
+// The next attempt shows what makes it go on where the last one ended, and says
+// for how long the answer has been wanted.
+func TestAttemptsGoOnWhereTheyEnded(t *testing.T) {
+	p := newPair(t, nil, func(o *ClientOptions) { o.Timeout = 50 * time.Millisecond })
+	p.table.hold = true
+	got := make(chan task.Answer, 1)
+	since := time.Now().Add(-time.Hour)
+	p.client.Ask(t.Context(), task.Query{Symbol: "BBCA", Partition: 1, At: 1500, Since: since}, Everywhere, func(a task.Answer) { got <- a })
+	shown := func() bool {
+		p.table.mu.Lock()
+		defer p.table.mu.Unlock()
+		last := p.table.asked[len(p.table.asked)-1]
+		return last.Ticket == task.Ticket{Task: 9, Seq: 4}
+	}
+	await(t, "an attempt", func() bool { return p.client.count(metrics.LookupTimeout) > 0 })
+	await(t, "an attempt with a ticket", shown)
+	p.table.release()
+	if a := p.client.get(t, got); a.Outcome != task.Found {
+		t.Errorf("%+v", a)
+	}
+	p.table.mu.Lock()
+	defer p.table.mu.Unlock()
+	if first := p.table.asked[0]; first.Ticket != (task.Ticket{}) {
+		t.Errorf("the first attempt shows %+v", first.Ticket)
+	}
+	for i, q := range p.table.asked {
+		if d := q.Since.Sub(since); d < -time.Second || d > time.Minute {
+			t.Errorf("attempt %d: wanted since %v, it was %v", i, q.Since, since)
+		}
+	}
+}
+
 // What an owner that cannot answer is counted as, and that the answer comes once
 // it can.
 func TestRetries(t *testing.T) {

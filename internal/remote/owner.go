@@ -183,7 +183,10 @@ func (c *Client) exchange(ctx context.Context, to target, batch []*question) (*r
 	}
 	r.generation = to.generation
 	for i, x := range batch {
-		r.asked[i] = asked{partition: x.q.Partition, now: x.now, at: x.q.At, symbol: x.q.Symbol}
+		r.asked[i] = asked{partition: x.q.Partition, now: x.now, at: x.q.At, symbol: x.q.Symbol, ticket: x.q.Ticket}
+		if !x.q.Since.IsZero() {
+			r.asked[i].age = min(max(time.Since(x.q.Since), 0), maxAge)
+		}
 	}
 	body := r.encode()
 	if len(body) > MaxBytes {
@@ -267,7 +270,7 @@ func (c *Client) deal(o *owner, x *question, r *reply) metrics.LookupOutcome {
 	case outTimeout:
 		// The owner is there and is behind the question: it has held it for the
 		// whole attempt, which was pause enough.
-		c.rested(x)
+		c.rested(x, r.ticket)
 		c.later(x, Failure{Reason: TimedOut, Owner: o.id})
 		return metrics.LookupTimeout
 	case outOverload:
@@ -278,11 +281,15 @@ func (c *Client) deal(o *owner, x *question, r *reply) metrics.LookupOutcome {
 	return metrics.LookupError
 }
 
-// rested makes the next pause of a question the shortest again.
-func (c *Client) rested(x *question) {
+// rested makes the next pause of a question the shortest again, and keeps what
+// makes the next attempt go on where this one ended.
+func (c *Client) rested(x *question, ticket task.Ticket) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x.pause = 0
+	if ticket != (task.Ticket{}) {
+		x.q.Ticket = ticket
+	}
 }
 
 // moved follows the hint to an owner that is as new as the one that was asked,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"joiner/internal/record"
+	"joiner/internal/task"
 	"joiner/internal/wire"
 )
 
@@ -73,6 +74,8 @@ type asked struct {
 	now       bool // the newest price, as the table stands
 	at        record.Millis
 	symbol    string
+	age       time.Duration // for how long the answer has been wanted, in whole milliseconds
+	ticket    task.Ticket   // that an earlier attempt brought
 }
 
 const (
@@ -104,6 +107,8 @@ type reply struct {
 
 	owner pod   // with outMoved: who owns the partition, if it is known
 	since int32 // and the generation in which it does
+
+	ticket task.Ticket // with outTimeout: to be shown when asking again
 }
 
 // pod is a member as it is dialled.
@@ -132,7 +137,10 @@ func appendHead(b []byte, r *request) []byte {
 
 // questionOverhead is at least what a question takes beside its symbol, in
 // bytes.
-const questionOverhead = 32
+const questionOverhead = 64
+
+// maxAge bounds for how long an answer may have been wanted.
+const maxAge = 24 * time.Hour
 
 // headBytes is at least what the head of a request takes, names of ordinary
 // length included.
@@ -155,6 +163,10 @@ func (r *request) encode() []byte {
 		body = binary.AppendUvarint(body, kind)
 		body = binary.AppendVarint(body, int64(q.at))
 		body = wire.AppendBytes(body, q.symbol)
+		if q.age >= time.Millisecond || q.ticket != (task.Ticket{}) {
+			body = binary.AppendUvarint(body, uint64(q.age.Milliseconds()))
+			body = appendTicket(body, q.ticket)
+		}
 		b = wire.AppendField(b, tagQuestion, body)
 	}
 	return b
@@ -216,8 +228,19 @@ func decodeQuestion(c *wire.Cursor) (asked, error) {
 	if c.Err() == nil && kind > kindNow {
 		return q, fmt.Errorf("question of unknown kind %d", kind)
 	}
+	if len(c.Rest()) > 0 { // a first attempt has none, nor has one by an earlier release
+		q.age = time.Duration(min(c.Uvarint(), uint64(maxAge.Milliseconds()))) * time.Millisecond
+		q.ticket = readTicket(c)
+	}
 	return q, nil
 }
+
+func appendTicket(b []byte, t task.Ticket) []byte {
+	b = binary.AppendUvarint(b, t.Task)
+	return binary.AppendUvarint(b, t.Seq)
+}
+
+func readTicket(c *wire.Cursor) task.Ticket { return task.Ticket{Task: c.Uvarint(), Seq: c.Uvarint()} }
 
 func (r *response) encode() []byte {
 	b := append(make([]byte, 0, 256+48*len(r.replies)), wire.Header(wire.KindAnswers)...)
@@ -257,6 +280,8 @@ func (a *reply) append(b []byte) []byte {
 		b = wire.AppendBytes(b, a.owner.id)
 		b = wire.AppendBytes(b, a.owner.address)
 		b = binary.AppendUvarint(b, uint64(max(a.since, 0)))
+	case outTimeout:
+		b = appendTicket(b, a.ticket)
 	}
 	return b
 }
@@ -318,6 +343,11 @@ func decodeReply(c *wire.Cursor, partition int32) (reply, error) {
 	case outMoved:
 		a.owner = pod{id: c.Text(), address: c.Text()}
 		a.since = c.Int32()
+		return a, nil
+	case outTimeout:
+		if len(c.Rest()) > 0 {
+			a.ticket = readTicket(c)
+		}
 		return a, nil
 	default:
 		return a, nil

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"joiner/internal/task"
 	"joiner/internal/wire"
 )
 
@@ -20,7 +21,8 @@ func sampleRequest() *request {
 	return &request{
 		scope: scope{cluster: "MkU3OEVBNTcwNTJENDM2Qg", group: "joiner", topic: "market-updates", topicID: "t-1", generation: 7},
 		to:    "pod-1", asker: "pod-0", hops: 1, budget: 175 * time.Millisecond,
-		asked: []asked{{partition: 3, at: 1767582000123, symbol: "BBCA"}, {partition: 0, at: -1, symbol: "\xff\x00"}, {partition: 5, now: true, symbol: "BMRI"}},
+		asked: []asked{{partition: 3, at: 1767582000123, symbol: "BBCA"}, {partition: 0, at: -1, symbol: "\xff\x00"}, {partition: 5, now: true, symbol: "BMRI"},
+			{partition: 3, at: 1767582000123, symbol: "BBRI", age: 1500 * time.Millisecond, ticket: task.Ticket{Task: 1 << 63, Seq: 300}}},
 	}
 }
 
@@ -31,6 +33,7 @@ func sampleResponse() *response {
 			{outcome: outFound, partition: 3, next: 10423, asOf: true, eventTime: 1767582000123, offset: 10422, text: "9150.25"},
 			{outcome: outNoPrice, partition: 0, next: 12, held: true},
 			{outcome: outMoved, owner: pod{"pod-2", "pod-2.joiner:8081"}, since: 8},
+			{outcome: outTimeout, ticket: task.Ticket{Task: 1 << 63, Seq: 300}},
 		},
 	}
 }
@@ -72,6 +75,22 @@ func TestRoundTrip(t *testing.T) {
 	a := sampleResponse()
 	if back, err := decodeResponse(wire.AppendField(a.encode(), 77, nil), r.asked); err != nil || !reflect.DeepEqual(back, a) {
 		t.Errorf("%+v, %v, want %+v", back, err, a)
+	}
+}
+
+// An earlier release says neither how long an answer has been wanted nor when a
+// question first came.
+func TestEarlierForms(t *testing.T) {
+	q := []asked{{partition: 3, symbol: "BBCA"}}
+	b := append(wire.Header(wire.KindAnswers), wire.AppendField(nil, tagAnswer, []byte{outTimeout})...)
+	resp, err := decodeResponse(b, q)
+	if err != nil || resp.replies[0] != (reply{outcome: outTimeout}) {
+		t.Errorf("%+v, %v", resp, err)
+	}
+	b = append(wire.Header(wire.KindQuestions), wire.AppendField(nil, tagQuestion, []byte("\x03\x00\x02\x04BBCA"))...)
+	r, err := decodeRequest(b)
+	if err != nil || r.asked[0] != (asked{partition: 3, at: 1, symbol: "BBCA"}) {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 

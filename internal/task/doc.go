@@ -16,6 +16,7 @@ package task
 
 import (
 	"context"
+	"time"
 
 	"joiner/internal/record"
 )
@@ -58,6 +59,21 @@ type Query struct {
 	Partition int32 // of the market topic; AnyPartition: every owner may hold it
 	Except    int32 // with AnyPartition: the one that has been asked already
 	At        record.Millis
+	// Since is when the answer was first wanted; zero: now. join.max_idle is
+	// counted from it, however often and whomever somebody asks.
+	Since time.Time
+	// Ticket is what Lookup returned when the question was asked before; zero:
+	// it was not.
+	Ticket Ticket
+}
+
+// Ticket says when a task was first asked a question, by its own count. Shown
+// with a later attempt it makes the ends of the partition that were asked for
+// since then count: where a broker takes longer to tell one than an attempt
+// lasts, no attempt would ever be answered. Another task takes no notice of it.
+type Ticket struct {
+	Task uint64 // who gave it; 0: nobody
+	Seq  uint64 // of that task's count
 }
 
 // AnyPartition in a Query: nobody knows which partition holds the symbol.

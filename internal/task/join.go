@@ -171,7 +171,7 @@ func (t *Task) says(p *place, partition int32, next int64) {
 
 // ask looks a price up elsewhere. The answer comes through the inbox.
 func (t *Task) ask(p *place, partition int32) {
-	q := Query{Symbol: string(p.note.Symbol), Partition: partition, Except: t.o.Index, At: p.note.EventTime}
+	q := Query{Symbol: string(p.note.Symbol), Partition: partition, Except: t.o.Index, At: p.note.EventTime, Since: p.taken}
 	t.o.Prices.Ask(t.ctx, q, func(a Answer) {
 		t.mu.Lock()
 		t.inbox.answers = append(t.inbox.answers, placeAnswer{p, a})

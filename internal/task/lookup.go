@@ -3,6 +3,7 @@ package task
 import (
 	"context"
 	"math"
+	"time"
 
 	"joiner/internal/enrich"
 	"joiner/internal/record"
@@ -12,22 +13,24 @@ import (
 // when the merge stands where a notification of that event time would be
 // joined, so that both answers are the same.
 type lookup struct {
-	ctx  context.Context
-	q    Query
-	seq  uint64 // Task.seq when it came
-	done func(Answer)
+	ctx   context.Context
+	q     Query
+	seq   uint64        // Task.seq when it first came
+	since record.Millis // when it was first asked, by the task's clock
+	done  func(Answer)
 }
 
 // MaxLookups is how many questions may wait for one task's merge.
 const MaxLookups = 1 << 14
 
 // Lookup answers from this task's table once its merge has reached the event
-// time asked for, or stands at the end of its partition. done is called
-// exactly once, from any goroutine: with Found or NoPrice; with Unready where
-// a task that has not read up to the end it saw at its start has no price
-// yet; with Moved once the task is frozen; with Busy beyond MaxLookups; with
-// Unanswered some time after ctx has ended.
-func (t *Task) Lookup(ctx context.Context, q Query, done func(Answer)) {
+// time asked for, or has stood at the end of its partition for join.max_idle.
+// done is called exactly once, from any goroutine: with Found or NoPrice; with
+// Unready where a task that has not read up to the end it saw at its start has
+// no price yet; with Moved once the task is frozen; with Busy beyond MaxLookups;
+// with Unanswered some time after ctx has ended. Whoever asks again then shows
+// the ticket.
+func (t *Task) Lookup(ctx context.Context, q Query, done func(Answer)) Ticket {
 	t.mu.Lock()
 	refusal := Moved
 	switch {
@@ -35,15 +38,35 @@ func (t *Task) Lookup(ctx context.Context, q Query, done func(Answer)) {
 	case t.inbox.open >= MaxLookups:
 		refusal = Busy
 	default:
-		t.seq++ // an end that was asked for before proves nothing about this question
+		l := &lookup{ctx: ctx, q: q, seq: t.arrival(q.Ticket), since: t.asked(q.Since), done: done}
 		t.inbox.open++
-		t.inbox.lookups = append(t.inbox.lookups, &lookup{ctx: ctx, q: q, seq: t.seq, done: done})
+		t.inbox.lookups = append(t.inbox.lookups, l)
 		t.mu.Unlock()
 		t.poke()
-		return
+		return Ticket{Task: t.id, Seq: l.seq}
 	}
 	t.mu.Unlock()
 	done(Answer{Outcome: refusal})
+	return Ticket{}
+}
+
+// arrival is the task's count when a question first came: an end that was asked
+// for before proves nothing about it. Called with mu held.
+func (t *Task) arrival(of Ticket) uint64 {
+	if of.Task == t.id && of.Seq > 0 && of.Seq <= t.seq {
+		return of.Seq
+	}
+	t.seq++
+	return t.seq
+}
+
+// asked is a moment on the task's clock; zero is now, as is what is to come.
+func (t *Task) asked(since time.Time) record.Millis {
+	now := t.clock()
+	if since.IsZero() {
+		return now
+	}
+	return now - record.Millis(max(time.Since(since), 0).Milliseconds())
 }
 
 // Newest answers at once with the symbol's newest price, whatever its event
@@ -81,19 +104,18 @@ func (t *Task) serveLookups() {
 		t.refill(record.Market)
 	}
 	t.decodeTick(b)
-	covered := uint64(0)
+	market, covered := enrich.Input{State: enrich.HasHead, Head: b.head.time, HeadBad: b.head.bad != nil}, uint64(0)
 	if b.empty() {
-		covered = t.coveredSeq(m.lookups[len(m.lookups)-1].seq)
+		market, covered = t.marketEnd(m.lookups)
 	}
+	now := t.clock()
 	left := m.lookups[:0]
 	for _, l := range m.lookups {
 		switch {
 		case l.ctx.Err() != nil:
 			l.done(Answer{Outcome: Unanswered})
-		case l.seq <= covered:
-			l.done(t.answer(l.q, true))
-		case !b.empty() && b.head.bad == nil && b.head.time > l.q.At:
-			l.done(t.answer(l.q, t.upToTarget()))
+		case t.due(l, market, covered, now):
+			l.done(t.answer(l.q, b.empty() || t.upToTarget()))
 		default:
 			left = append(left, l)
 		}
@@ -103,21 +125,40 @@ func (t *Task) serveLookups() {
 	m.lookups = left
 }
 
-// coveredSeq returns up to which Task.seq the market side, which has no head,
-// stands at an end that was asked for afterwards: every tick that could be read
-// when such a question came is in the table. 0 where it does not. It asks for
-// an end that covers newest where there is none.
-func (t *Task) coveredSeq(newest uint64) uint64 {
-	if t.emptySide(record.Market, newest, true).State == enrich.AtEnd {
-		return newest
+// due reports whether a notification of the question's event time would be
+// joined now. An end counts for questions up to covered.
+func (t *Task) due(l *lookup, market enrich.Input, covered uint64, now record.Millis) bool {
+	if market.State == enrich.AtEnd && l.seq > covered {
+		return false
+	}
+	market.AtEndSince = max(market.AtEndSince, l.since)
+	action, until := enrich.Decide(market, enrich.Input{State: enrich.HasHead, Head: l.q.At}, now, t.o.MaxIdle)
+	if action == enrich.WaitUntil {
+		t.wakeBy(until)
+	}
+	return action == enrich.TakeNotification
+}
+
+// marketEnd describes the market side, which has no head, and up to which
+// Task.seq an end that it stands at was asked for afterwards: every tick that
+// could be read when such a question came is in the table. It asks for an end
+// that covers all the questions where there is none.
+func (t *Task) marketEnd(lookups []*lookup) (enrich.Input, uint64) {
+	newest := uint64(0)
+	for _, l := range lookups {
+		newest = max(newest, l.seq)
+	}
+	market := t.emptySide(record.Market, newest, true)
+	if market.State == enrich.AtEnd {
+		return market, newest
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	in := &t.in[record.Market]
 	if !in.started || len(in.pending) > 0 || !in.end.known || in.position < 0 || in.position < in.end.offset {
-		return 0
+		return market, 0
 	}
-	return in.end.seq
+	return enrich.Input{State: enrich.AtEnd, AtEndSince: in.end.since}, in.end.seq
 }
 
 // upToTarget reports whether the merge has passed the market end that the task

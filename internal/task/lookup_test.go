@@ -61,9 +61,9 @@ func TestTooManyLookups(t *testing.T) {
 		if a := <-w.lookup(t.Context(), "BBCA", 1000); a.Outcome != Busy {
 			t.Fatalf("one more: %+v", a)
 		}
+		// The tick waits for the end of the notifications; since a question waits for
+		// the tick, that is asked for at once.
 		w.offer(record.Market, tick)
-		time.Sleep(freshEnd) // a tick waits for what the notifications' next response says
-		synctest.Wait()
 		if n := answered.Load(); n != MaxLookups || w.open() != 0 {
 			t.Fatalf("%d answered, %d open", n, w.open())
 		}
@@ -117,6 +117,98 @@ func (w *world) holdNote(at record.Millis) {
 func (w *world) releaseNote() {
 	w.answerHeld()
 	synctest.Wait()
+}
+
+// Where a broker takes longer to tell an end than an attempt lasts, the next
+// attempt goes by the end that an earlier one has asked for; nobody else may.
+func TestTicketsMakeAnEarlierEndCount(t *testing.T) {
+	run(t, nil, func(t *testing.T, w *world) {
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 900)
+		hold := func() {
+			w.mu.Lock()
+			w.endHold = true
+			w.mu.Unlock()
+		}
+		ask := func(ticket Ticket) (Ticket, chan Answer) {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			t.Cleanup(cancel)
+			got := make(chan Answer, 1)
+			next := w.task.Lookup(ctx, Query{Symbol: "BBCA", Partition: 3, At: 1000, Ticket: ticket}, func(a Answer) { got <- a })
+			synctest.Wait()
+			return next, got
+		}
+		hold()
+		ticket, got := ask(Ticket{})
+		time.Sleep(200*time.Millisecond + idleCheck)
+		if a := <-got; a.Outcome != Unanswered {
+			t.Fatalf("the first attempt: %+v", a)
+		}
+		w.answerHeld()
+		hold()
+		synctest.Wait()
+		for name, other := range map[string]Ticket{
+			"none": {}, "another task's": {Task: ticket.Task + 1, Seq: ticket.Seq}, "of what is to come": {Task: ticket.Task, Seq: ticket.Seq + 1000},
+		} {
+			if _, got := ask(other); len(got) != 0 {
+				t.Errorf("%s: an end that was asked for before the question counts: %+v", name, <-got)
+			}
+		}
+		again, got := ask(ticket)
+		if len(got) != 1 {
+			t.Fatal("the second attempt is not answered")
+		}
+		if a := <-got; a.Outcome != Found || a.Price.Text != "1" || again != ticket {
+			t.Errorf("%+v, ticket %v after %v", a, again, ticket)
+		}
+	})
+}
+
+// A question waits for late producers as long as a notification would, counted
+// from when it was first asked.
+func TestLookupsWaitForLateProducers(t *testing.T) {
+	run(t, func(o *Options) { o.MaxIdle = 2 * time.Second }, func(t *testing.T, w *world) {
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 900)
+		time.Sleep(10 * time.Second) // the end is an old one by then
+		ask := func(at record.Millis, since time.Time) chan Answer {
+			got := make(chan Answer, 1)
+			w.task.Lookup(t.Context(), Query{Symbol: "BBCA", Partition: 3, At: at, Since: since}, func(a Answer) { got <- a })
+			synctest.Wait()
+			return got
+		}
+		pass := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		got := ask(1000, time.Time{})
+		pass(1990 * time.Millisecond)
+		if len(got) != 0 {
+			t.Fatalf("answered early: %+v", <-got)
+		}
+		w.tick("BBCA", "2", 950) // late
+		pass(10 * time.Second)
+		if len(got) != 1 {
+			t.Fatal("not answered")
+		}
+		if a := <-got; a.Price.Text != "2" {
+			t.Errorf("%+v", a)
+		}
+		got = ask(1000, time.Now().Add(-1500*time.Millisecond))
+		pass(490 * time.Millisecond)
+		if len(got) != 0 {
+			t.Fatal("answered early, asked for 1.5s before")
+		}
+		pass(10 * time.Millisecond)
+		if len(got) != 1 {
+			t.Fatal("not answered, asked for 2s")
+		}
+		w.tick("BBCA", "3", 5000)
+		w.note("BBCA", 1000) // the merge stands before the tick
+		if got = ask(940, time.Time{}); len(got) != 1 {
+			t.Error("nothing is to come for what is before the head")
+		}
+	})
 }
 
 // A bad tick lets look-ups pass although the ledger is full: tasks whose places

@@ -224,7 +224,10 @@ func (t *Task) sideState(side record.Side) enrich.Input {
 		return enrich.Input{State: enrich.NotMine}
 	}
 	other := &t.merge.cur[side.Other()]
-	state := t.emptySide(side, other.seq, side == record.Market)
+	// A tick can wait for what the next response tells, unless a question, which
+	// has little time, may wait for the tick.
+	urgent := side == record.Market || len(t.merge.lookups) > 0
+	state := t.emptySide(side, other.seq, urgent)
 	// join.max_idle is counted from the head's arrival, or a side that has long
 	// been quiet would give late producers no time.
 	state.AtEndSince = max(state.AtEndSince, other.came)

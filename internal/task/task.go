@@ -2,6 +2,7 @@ package task
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -145,6 +146,7 @@ type Task struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	made   time.Time
+	id     uint64        // told from every other task's, here or elsewhere
 	wake   chan struct{} // capacity 1: something changed
 	ready  chan struct{} // closed once Running
 	done   chan struct{} // closed once Closed
@@ -206,6 +208,7 @@ func build(o Options) *Task {
 		ctx:    ctx,
 		cancel: cancel,
 		made:   time.Now(),
+		id:     max(rand.Uint64(), 1),
 		wake:   make(chan struct{}, 1),
 		ready:  make(chan struct{}),
 		done:   make(chan struct{}),
