@@ -115,10 +115,10 @@ type Join struct {
 	Wait           time.Duration `mapstructure:"wait" doc:"How long a notification waits for its symbol's first price."`
 	MaxWaiting     int           `mapstructure:"max_waiting" doc:"How many notifications of a pod may wait; one more is a miss at once."`
 	History        time.Duration `mapstructure:"history" doc:"How far behind a symbol's newest event time its older prices are kept."`
-	MaxIdle        time.Duration `mapstructure:"max_idle" doc:"How long to wait for the other input once it is known to be caught up."`
+	MaxIdle        time.Duration `mapstructure:"max_idle" doc:"How long to wait for the other input once it is known to be caught up, in this pod or in the one that owns the price."`
 	RemoteLookup   bool          `mapstructure:"remote_lookup" doc:"Whether the owning pod is asked for a price that is not here; if not, it is a miss."`
 	RemoteTimeout  time.Duration `mapstructure:"remote_timeout" doc:"How long one such attempt may take."`
-	RemotePatience time.Duration `mapstructure:"remote_patience" doc:"How long all attempts for one notification may take."`
+	RemotePatience time.Duration `mapstructure:"remote_patience" doc:"How long all attempts for one notification may take, beyond join.max_idle; 0s asks once."`
 }
 
 // Delivery says how outputs leave and progress is committed.

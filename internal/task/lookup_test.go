@@ -150,8 +150,12 @@ func TestTicketsMakeAnEarlierEndCount(t *testing.T) {
 		for name, other := range map[string]Ticket{
 			"none": {}, "another task's": {Task: ticket.Task + 1, Seq: ticket.Seq}, "of what is to come": {Task: ticket.Task, Seq: ticket.Seq + 1000},
 		} {
-			if _, got := ask(other); len(got) != 0 {
+			next, got := ask(other)
+			if len(got) != 0 {
 				t.Errorf("%s: an end that was asked for before the question counts: %+v", name, <-got)
+			}
+			if next == other || next.Task != ticket.Task {
+				t.Errorf("%s: taken for a ticket of this task: %+v", name, next)
 			}
 		}
 		again, got := ask(ticket)
