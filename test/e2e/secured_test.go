@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"encoding/pem"
 	"fmt"
 	"maps"
@@ -103,44 +104,52 @@ func TestKafkaSecured(t *testing.T) {
 // needs besides the joiner's own; first, on the first sites, with all of them
 // but one. An empty topic is not read, so that nobody misses the right.
 func audits(sites []*site, proofs []Proof, rights []right) {
+	without := make(map[*site]right)
+	for i, s := range sites {
+		s.allow(rights)
+		if i < len(rights) && s.Count(rights[i].name(s.World)) > 0 {
+			without[s] = rights[i]
+			s.Revoke(s.t, rights[i].acl(s.World, s.principal))
+		}
+	}
+	for s, r := range without {
+		if _, err := s.run("audit"); err == nil || !namesAll(err.Error(), "missing right: "+r.operation.String(), r.name(s.World)) {
+			s.t.Errorf("joiner audit on %s without %s: %v", s.listener, r, err)
+		}
+		s.Allow(s.t, r.acl(s.World, s.principal))
+	}
 	var running sync.WaitGroup
 	for i, s := range sites {
 		running.Go(func() {
-			s.allow(rights)
-			if i < len(rights) && s.Count(rights[i].name(s.World)) > 0 {
-				s.auditWithout(rights[i])
+			if err := s.audit(proofs[i]); err != nil {
+				s.t.Errorf("joiner audit on %s: %v", s.listener, err)
 			}
-			s.auditAgrees(proofs[i])
 		})
 	}
 	running.Wait()
 }
 
-func (s *site) auditWithout(r right) {
-	acl := r.acl(s.World, s.principal)
-	s.Revoke(s.t, acl)
-	if _, err := s.run("audit"); err == nil || !namesAll(err.Error(), "missing right: "+r.operation.String(), r.name(s.World)) {
-		s.t.Errorf("joiner audit on %s without %s: %v", s.listener, r, err)
-	}
-	s.Allow(s.t, acl)
-}
-
-func (s *site) auditAgrees(proof Proof) {
+// audit runs joiner audit, which must come to what the test has proven.
+func (s *site) audit(proof Proof) error {
 	out, err := s.run("audit", "-o", "json")
 	if n := proof.Doubled(); n > 0 {
 		// Restarts may double alerts, and the command then fails for that.
-		if err == nil || !strings.HasSuffix(err.Error(), fmt.Sprintf("joiner: audit: %d doubled\n", n)) {
-			s.t.Errorf("joiner audit on %s, %d doubled: %v", s.listener, n, err)
+		if err != nil && strings.HasSuffix(err.Error(), fmt.Sprintf("joiner: audit: %d doubled\n", n)) {
+			return nil
 		}
-		return
+		return errors.Join(fmt.Errorf("%d are doubled", n), err)
+	}
+	if err != nil {
+		return err
 	}
 	var r audited
-	if err == nil {
-		err = json.Unmarshal([]byte(out), &r)
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		return err
 	}
-	if err != nil || r.Notifications != int64(proof.Notes) {
-		s.t.Errorf("joiner audit on %s, %d notifications: %v, %+v", s.listener, proof.Notes, err, r)
+	if r.Notifications != int64(proof.Notes) || r.Alerts != int64(proof.Alerts) {
+		return fmt.Errorf("it reports %+v, there are %d notifications and %d alerts", r, proof.Notes, proof.Alerts)
 	}
+	return nil
 }
 
 // needed are the rights that are needed there.
