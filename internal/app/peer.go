@@ -155,14 +155,17 @@ func (e *NoPriceError) Error() string {
 // whatever join.remote_lookup says. ctx bounds how long an owner that is away
 // or restoring is asked again. The error is a *NoPriceError.
 func (a *App) PriceNow(ctx context.Context, symbol []byte) (PriceNow, error) {
+	if len(symbol) == 0 {
+		return PriceNow{}, nil // no tick has it, and it is at home nowhere: every owner would be asked
+	}
 	if !a.connected.Load() {
 		return PriceNow{}, &NoPriceError{Reason: remote.NoDirectory}
 	}
 	var first PriceNow
 	for i, partition := range a.homes(symbol) {
 		answer, failure := a.remote.Load().Newest(ctx, partition, symbol)
-		if answer.Outcome == task.Unanswered || answer.Outcome == task.NotAsked {
-			return PriceNow{}, &NoPriceError{Reason: failure.Reason, Owner: failure.Owner}
+		if err := notKnown(answer, failure); err != nil {
+			return PriceNow{}, err
 		}
 		now := a.priceNow(answer)
 		if i == 0 {
@@ -173,6 +176,18 @@ func (a *App) PriceNow(ctx context.Context, symbol []byte) (PriceNow, error) {
 		}
 	}
 	return first, nil
+}
+
+// notKnown is the error where nobody said what the price is; nil where somebody
+// did.
+func notKnown(answer task.Answer, failure remote.Failure) error {
+	switch answer.Outcome {
+	case task.Unanswered:
+		return &NoPriceError{Reason: failure.Reason, Owner: failure.Owner}
+	case task.NotAsked: // nobody is to read that partition before the topics have grown alike
+		return &NoPriceError{Reason: remote.NoOwner}
+	}
+	return nil
 }
 
 // homes lists the market partitions that may hold the symbol, in the order of

@@ -26,6 +26,9 @@ import (
 	"joiner/internal/enrich"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
+	"joiner/internal/remote"
+	"joiner/internal/server"
+	"joiner/internal/task"
 )
 
 // lookups adds up one outcome over pods.
@@ -544,5 +547,40 @@ func TestPriceNowBeforeThereIsAGroup(t *testing.T) {
 	var reason *NoPriceError
 	if _, err := a.PriceNow(context.Background(), []byte("BBCA")); !errors.As(err, &reason) || reason.Reason == "" {
 		t.Errorf("%v", err)
+	}
+	if now, err := a.PriceNow(context.Background(), nil); err != nil || now.Found {
+		t.Errorf("the empty symbol, which nobody needs to be asked for: %+v, %v", now, err)
+	}
+}
+
+// Whatever keeps a price from being known has a reason that a user is told.
+func TestEveryUnknownPriceHasAReason(t *testing.T) {
+	for outcome, want := range map[task.Outcome]string{
+		task.Unanswered: server.ReasonRestoring, task.NotAsked: server.ReasonNoOwner, task.Found: "", task.NoPrice: "",
+	} {
+		failure := remote.Failure{}
+		if outcome == task.Unanswered {
+			failure = remote.Failure{Reason: remote.Restoring, Owner: "b"}
+		}
+		var reason *NoPriceError
+		switch err := notKnown(task.Answer{Outcome: outcome}, failure); {
+		case want == "" && err == nil:
+		case !errors.As(err, &reason) || reasonOf(reason.Reason) != want:
+			t.Errorf("outcome %d: %v, want %q", outcome, err, want)
+		}
+	}
+}
+
+// One attempt at least, and an owner may let join.max_idle pass.
+func TestLookupPatience(t *testing.T) {
+	for _, c := range []struct{ patience, idle, want time.Duration }{
+		{30 * time.Second, 0, 30 * time.Second},
+		{0, 0, 200 * time.Millisecond},
+		{30 * time.Second, time.Minute, 90 * time.Second},
+	} {
+		j := config.Join{RemoteTimeout: 200 * time.Millisecond, RemotePatience: c.patience, MaxIdle: c.idle}
+		if got := lookupPatience(j); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
 	}
 }
