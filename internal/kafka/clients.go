@@ -12,13 +12,14 @@ import (
 )
 
 // Clients are the connections of one process to one cluster; the package
-// comment says why there are five. Use them, but do not close them one by one.
+// comment says why there are so many. Use them, but do not close them one by one.
 type Clients struct {
 	Fetch       sarama.Client
 	Coordinator sarama.Client
 	Producer    sarama.Client
 	Admin       sarama.Client
 	Log         sarama.Client
+	Transaction sarama.Client // nil unless Options.Transactional
 
 	Ends   *Ends   // where partitions end
 	Reader *Reader // reads partitions without a claim
@@ -84,7 +85,11 @@ func (c *Clients) open() error {
 		{"coordinator", &c.Coordinator, coordinatorConfig},
 		{"producer", &c.Producer, producerConfig},
 		{"log", &c.Log, logConfig},
+		{"transaction", &c.Transaction, transactionConfig},
 	} {
+		if one.client == &c.Transaction && !c.opts.Transactional {
+			continue
+		}
 		dialer := newConns(c.opts)
 		if one.name == "coordinator" {
 			dialer.watch = c.lease.watch
@@ -134,7 +139,10 @@ func (c *Clients) await(ctx context.Context) error {
 		wait = min(2*wait, connectBackoffMax)
 	}
 	// The others learn now which brokers there are, or later by themselves.
-	for _, client := range []sarama.Client{c.Fetch, c.Coordinator, c.Producer, c.Log} {
+	for _, client := range []sarama.Client{c.Fetch, c.Coordinator, c.Producer, c.Log, c.Transaction} {
+		if client == nil {
+			continue
+		}
 		if err := c.prime(ctx, client); err != nil {
 			c.faults.Warn("prime", "metadata is not complete yet", zap.Error(err))
 		}
@@ -215,7 +223,7 @@ func (c *Clients) Close() error {
 			c.Ends.close()
 		}
 		var errs []error
-		for _, client := range []sarama.Client{c.Fetch, c.Coordinator, c.Producer, c.Admin, c.Log} {
+		for _, client := range []sarama.Client{c.Fetch, c.Coordinator, c.Producer, c.Admin, c.Log, c.Transaction} {
 			if client != nil {
 				errs = append(errs, client.Close())
 			}

@@ -95,6 +95,11 @@ func fetchReadTimeout(o Options) time.Duration { return min(10*time.Second, o.Re
 func groupConfig(o Options, dialer *conns) *sarama.Config {
 	c := fetchConfig(o, dialer)
 	c.Metadata.Retry.Max = healRetries
+	if o.Transactional {
+		// sarama fetches offsets with RequireStable only then. Its claims read
+		// nothing, so this says nothing about records.
+		c.Consumer.IsolationLevel = sarama.ReadCommitted
+	}
 	return c
 }
 
@@ -133,6 +138,15 @@ func producerConfig(o Options, dialer *conns) *sarama.Config {
 }
 
 // adminConfig and logConfig are for short requests that are tried again here.
+// transactionConfig is for the coordinators of transactions. A request is
+// answered soon or not at all, and Transactions tries again by itself.
+func transactionConfig(o Options, dialer *conns) *sarama.Config {
+	c := base(o, dialer)
+	c.Metadata.Retry.Max = 0
+	c.Net.ReadTimeout = 5 * time.Second
+	return c
+}
+
 func adminConfig(o Options, dialer *conns) *sarama.Config { return base(o, dialer) }
 
 func logConfig(o Options, dialer *conns) *sarama.Config { return base(o, dialer) }

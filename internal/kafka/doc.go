@@ -1,13 +1,14 @@
 // Package kafka is everything that joiner says to Kafka besides producing: the
 // clients, the group's connection to its coordinator, end offsets, reading a
-// log without a claim, committing and reading offsets, and facts about topics.
+// log without a claim, committing and reading offsets, of transactions all but
+// their records, and facts about topics.
 //
 // It must never know what a price or a notification is, keep an offset of its
 // own, or decide what to do about a fault that time does not heal: those it
 // reports. What time does heal (a leader that moved, a broker that is away) it
 // tries again, with a sampled line in the log, until the caller's context ends.
 //
-// # Five clients
+// # Five clients, or six
 //
 // A broker answers one request of a connection at a time, and sarama holds a
 // broker's lock from sending a request to its response. So whatever must not
@@ -20,6 +21,7 @@
 //	Producer     outputs
 //	Admin        ListOffsets, OffsetCommit, OffsetFetch, topic facts
 //	Log          restores
+//	Transaction  the coordinators of transactions; under exactly_once only
 //
 // A [Fetcher] dials brokers itself, outside of any client: sarama's metadata
 // requests look at every connection of their client, and wait for it, with the

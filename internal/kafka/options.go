@@ -26,6 +26,10 @@ type Options struct {
 	ReadCommitted   bool          // hides open and aborted transactions from claims, ends and logs
 	MetadataRefresh time.Duration // 10s; how soon new partitions are seen
 
+	// Transactional makes the client that Transactions need, and has the group
+	// wait for offsets that are pending whatever ReadCommitted says.
+	Transactional bool
+
 	GroupID          string
 	InstanceID       string                   // static membership (KIP-345); empty: dynamic
 	Heartbeat        time.Duration            // 500ms
