@@ -34,6 +34,10 @@ type Identity struct {
 	Address string
 	// Instance is the group.instance_id (KIP-345), empty for dynamic members.
 	Instance string
+	// Transactional is the id of the member's transactional producer, by which
+	// whoever takes over from a member that died ends its transaction; empty
+	// where it has none.
+	Transactional string
 }
 
 // Member is one member of the group.

@@ -576,7 +576,7 @@ func golden(t *testing.T, name string, data []byte) {
 
 func exampleUserData() userData {
 	return userData{
-		Identity: Identity{ID: "joiner-0", Address: "joiner-0.joiner:8081", Instance: "joiner-0"},
+		Identity: Identity{ID: "joiner-0", Address: "joiner-0.joiner:8081", Instance: "joiner-0", Transactional: "g-joiner-0"},
 		counts: counts{epoch: 3, planned: 12, topics: []topicCount{
 			{name: topicMarket, now: 12, was: 6}, {name: topicNotes, now: 12, was: 6},
 		}},
@@ -591,7 +591,7 @@ func exampleRoster() roster {
 	r := roster{
 		members: []Member{
 			{MemberID: "joiner-b", Identity: Identity{ID: "id-1", Address: "10.0.0.1:8081"}},
-			{MemberID: "joiner-a", Identity: Identity{ID: "id-2", Address: "10.0.0.2:8081", Instance: "pod-2"}},
+			{MemberID: "joiner-a", Identity: Identity{ID: "id-2", Address: "10.0.0.2:8081", Instance: "pod-2", Transactional: "g-pod-2"}},
 		},
 		counts:  exampleUserData().counts,
 		problem: "partition counts differ: a has 4, b has 5",

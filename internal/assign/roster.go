@@ -26,6 +26,7 @@ const (
 	tagMemberStable = 2
 	tagMemberAddr   = 3
 	tagMemberInst   = 4
+	tagMemberTxn    = 5
 )
 
 // Owners are numbers: three for the ways to have none, then the members by
@@ -126,7 +127,8 @@ func appendMember(b []byte, m Member) []byte {
 	b = wire.AppendText(b, tagMemberID, m.MemberID)
 	b = wire.AppendText(b, tagMemberStable, m.ID)
 	b = wire.AppendText(b, tagMemberAddr, m.Address)
-	return wire.AppendText(b, tagMemberInst, m.Instance)
+	b = wire.AppendText(b, tagMemberInst, m.Instance)
+	return wire.AppendText(b, tagMemberTxn, m.Transactional)
 }
 
 // compactAbove is the size in bytes from which compression is worth its field.
@@ -207,6 +209,8 @@ func decodeMember(fields []byte) (Member, error) {
 			m.Address = string(c.Rest())
 		case tagMemberInst:
 			m.Instance = string(c.Rest())
+		case tagMemberTxn:
+			m.Transactional = string(c.Rest())
 		}
 		return nil
 	})

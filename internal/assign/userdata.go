@@ -16,6 +16,7 @@ const (
 	tagFlags    = 6
 	tagJoined   = 7
 	tagInner    = 8
+	tagTxn      = 9
 )
 
 const flagEager = 1 << 0
@@ -52,6 +53,7 @@ func (u *userData) encode() []byte {
 	b = wire.AppendText(b, tagID, u.ID)
 	b = wire.AppendText(b, tagAddress, u.Address)
 	b = wire.AppendText(b, tagInstance, u.Instance)
+	b = wire.AppendText(b, tagTxn, u.Transactional)
 	if u.counts.epoch > 0 {
 		b = wire.AppendField(b, tagCounts, u.counts.append(nil))
 	}
@@ -87,6 +89,8 @@ func decodeUserData(data []byte) (userData, error) {
 			u.Address = string(c.Rest())
 		case tagInstance:
 			u.Instance = string(c.Rest())
+		case tagTxn:
+			u.Transactional = string(c.Rest())
 		case tagCounts:
 			u.counts = readCounts(c)
 		case tagHeld:
