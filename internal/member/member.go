@@ -53,6 +53,7 @@ type Member struct {
 	joinAt   time.Time           // when the rebalance under way began here
 	idleFrom map[int32]time.Time // indices that nobody runs because of a rebalance, since when
 	stopping bool
+	rejoin   context.CancelFunc // ends the session; nil before the first
 }
 
 // entry is a task and the claims that hold it.
@@ -60,6 +61,9 @@ type entry struct {
 	task  *task.Task
 	flow  *flow
 	holds int
+	// lost is the generation whose assignment took the task away, 0 while none
+	// has.
+	lost int32
 }
 
 // New makes a member; Run starts it. OnAssigned may be called from then on.
@@ -93,7 +97,7 @@ func (m *Member) Run(ctx context.Context, group sarama.ConsumerGroup) error {
 	backoff := backoffFirst
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := group.Consume(ctx, topics, m)
+		err := m.consume(ctx, group, topics)
 		m.sessionEnded(err)
 		if ctx.Err() != nil {
 			break
@@ -111,6 +115,27 @@ func (m *Member) Run(ctx context.Context, group sarama.ConsumerGroup) error {
 		backoff = min(2*backoff, backoffLongest)
 	}
 	return nil
+}
+
+// consume takes part in the group until ctx or the session ends, or Rejoin ends
+// it.
+func (m *Member) consume(ctx context.Context, group sarama.ConsumerGroup, topics []string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m.mu.Lock()
+	m.rejoin = cancel
+	m.mu.Unlock()
+	return group.Consume(ctx, topics, m)
+}
+
+// Rejoin ends the session, and with it every task, and joins the group again.
+// It returns at once.
+func (m *Member) Rejoin() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rejoin != nil {
+		m.rejoin()
+	}
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -166,6 +191,9 @@ func (m *Member) OnAssigned(a assign.Assignment) {
 	for index, e := range m.tasks {
 		if e.task.Mine() != m.halves(index) {
 			e.task.Freeze()
+			if e.lost == 0 {
+				e.lost = a.Generation
+			}
 		}
 	}
 	m.noteIdle()
@@ -438,6 +466,17 @@ func (m *Member) Session() (s Session, ok bool) {
 // session.
 func (m *Member) standing() Session {
 	return Session{MemberID: m.session.MemberID(), Generation: max(m.gen, m.session.GenerationID())}
+}
+
+// MayCommit reports whether the group lets this member commit the task in that
+// generation: its assignment has the task, or has just taken it away, so that
+// nobody else has got it yet. The coordinator itself looks at the generation,
+// not at whose a partition is.
+func (m *Member) MayCommit(t *task.Task, generation int32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.tasks[t.Index()]
+	return e != nil && e.task == t && (e.lost == 0 || e.lost == generation)
 }
 
 // Generation returns that of the newest assignment; ok is false outside a

@@ -707,3 +707,56 @@ func TestSessionHasTheGenerationOfTheAssignment(t *testing.T) {
 		w.wantEnded(true, market, note)
 	})
 }
+
+// A member that is told to rejoin ends its session, claims and tasks first.
+func TestRejoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := joined(t)
+		defer w.group.stop()
+		w.assign(one(3), one(3))
+		market, note := w.begin(marketTopic, 3), w.begin(noteTopic, 3)
+		before := w.group.session
+		w.m.Rejoin()
+		w.wantEnded(true, market, note)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if w.group.session == before || before.Context().Err() == nil {
+			t.Error("the session has not ended")
+		}
+		if _, ok := w.m.Session(); !ok {
+			t.Error("the group was not joined again")
+		}
+	})
+}
+
+// A task may be committed while its member has it and in the generation that
+// takes it away, in no later one.
+func TestMayCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := joined(t)
+		defer w.group.stop()
+		w.commits = make(chan struct{})
+		w.assign(one(3), one(3)) // generation 1
+		w.begin(marketTopic, 3)
+		w.begin(noteTopic, 3)
+		x := w.tasks[0]
+		first := w.gen
+		if !w.m.MayCommit(x, first) || !w.m.MayCommit(x, first+7) {
+			t.Error("a task that the member has")
+		}
+		w.assign(nil, nil)
+		if !w.m.MayCommit(x, first+1) {
+			t.Error("in the generation that takes it away")
+		}
+		w.assign(nil, nil)
+		if w.m.MayCommit(x, first+2) {
+			t.Error("in the generation after")
+		}
+		if w.m.MayCommit(w.newTask(4, [record.Sides]bool{true, true}, nil), first+2) {
+			t.Error("a task that it never had")
+		}
+		close(w.commits)
+		w.tasks[1].Freeze()
+		<-w.tasks[1].Done()
+	})
+}

@@ -27,7 +27,7 @@ func (m *Member) drain(ctx context.Context, claim sarama.ConsumerGroupClaim, e *
 			// A claim that redials its broker does not close for a while.
 			return
 		case <-done:
-			if m.owns(side, claim.Partition()) && ctx.Err() == nil {
+			if m.owns(side, claim.Partition()) && ctx.Err() == nil && !m.isStopping() {
 				m.log.Warn("a task ended while its claim stays, joining the group again",
 					zap.String("topic", claim.Topic()), zap.Int32("partition", claim.Partition()))
 				return
@@ -69,4 +69,11 @@ func (f *flow) Resume(side record.Side) {
 	if feed != nil {
 		feed.Wake()
 	}
+}
+
+// isStopping reports whether the member freezes its tasks for good.
+func (m *Member) isStopping() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stopping
 }
