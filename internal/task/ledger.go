@@ -22,6 +22,7 @@ type place struct {
 	cut    record.Offsets // progress before this record
 	size   int
 	sent   bool // handed to the sink
+	barred bool // its output was refused; guarded by the ledger's lock
 	gone   bool // not in the list any more
 	taken  time.Time
 	kind   record.Kind // of the dead letter; "" for an alert
@@ -75,7 +76,7 @@ func (l *ledger) add(places []*place, outs []*record.Output, cut record.Offsets)
 	}
 	for _, o := range outs {
 		p := o.Tag.(*place)
-		p.sent = true
+		p.sent, p.barred = true, false
 		l.sent++
 		if size := len(o.Key) + len(o.Value) + placeOverhead; size != p.size {
 			l.bytes += size - p.size
@@ -167,10 +168,48 @@ func (t *Task) Cut() (cut record.Offsets, halves [record.Sides]bool) {
 	if first := l.root.next; first != &l.root {
 		cut = first.cut
 	}
+	return cut, t.halvesOf(cut)
+}
+
+// Sendable appends the outputs that may be committed together with the cut that it
+// returns: those of the places before the first that is not filled, or whose
+// output was refused, up to about limit bytes. halves is as in Cut; more tells
+// that the limit ended it. A sink that commits outputs and progress at once asks
+// for it; places stay, and are ready again, until their outputs are settled.
+func (t *Task) Sendable(outs []*record.Output, limit int) (ready []*record.Output, cut record.Offsets, halves [record.Sides]bool, more bool) {
+	l := &t.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.cutKnown {
+		return outs, cut, halves, false
+	}
+	cut = l.cut
+	size := 0
+	for p := l.root.next; p != &l.root; p = p.next {
+		more = p.sent && !p.barred && size >= limit
+		if more || !p.sent || p.barred {
+			cut = p.cut
+			break
+		}
+		outs = append(outs, p.out)
+		size += p.size
+	}
+	return outs, cut, t.halvesOf(cut), more
+}
+
+// halvesOf tells which halves of a cut this task may commit.
+func (t *Task) halvesOf(cut record.Offsets) (halves [record.Sides]bool) {
 	for side := range halves {
 		halves[side] = t.o.Mine[side] && cut[side] >= 0
 	}
-	return cut, halves
+	return halves
+}
+
+// bar keeps a refused output, and those behind it, from being ready.
+func (l *ledger) bar(p *place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.barred = true
 }
 
 // Committed tells the task what the group's coordinator has stored for it.
@@ -188,6 +227,7 @@ func (t *Task) Committed(cut record.Offsets) {
 func (t *Task) Settled(o *record.Output, err error) {
 	p := o.Tag.(*place)
 	if err != nil {
+		t.ledger.bar(p)
 		p.plain = false
 		t.mu.Lock()
 		t.inbox.refused = append(t.inbox.refused, refusal{p, err})

@@ -477,21 +477,10 @@ func (t *Task) settlePositions() (next [record.Sides]record.Millis) {
 // rest; places that were not filled are the next owner's.
 func (t *Task) finish() {
 	t.state.Store(int32(Frozen))
-	deadline := time.NewTimer(t.o.Drain)
-	defer deadline.Stop()
-	expired := false
-	for {
-		t.refuseLookups()
-		t.readRefusals()
-		t.publish()
-		if expired || t.ledger.inFlight() == 0 {
-			break
-		}
-		select {
-		case <-t.wake:
-		case <-deadline.C:
-			expired = true
-		}
+	if t.o.Settle == nil {
+		t.awaitSent()
+	} else {
+		t.settleSent()
 	}
 	left := t.o.Sink.Drop(t)
 	t.abandoned.Store(int64(left))
@@ -506,4 +495,51 @@ func (t *Task) finish() {
 	}
 	t.o.Metrics.Close()
 	t.o.Keys.Close()
+}
+
+// awaitSent waits until the sink has settled what it was given.
+func (t *Task) awaitSent() {
+	deadline := time.NewTimer(t.o.Drain)
+	defer deadline.Stop()
+	expired := false
+	for {
+		t.publishLast()
+		if expired || t.ledger.inFlight() == 0 {
+			return
+		}
+		select {
+		case <-t.wake:
+		case <-deadline.C:
+			expired = true
+		}
+	}
+}
+
+// settleSent has what the sink was given committed, up to the first place that
+// was never filled: what lies behind it is the next owner's, as the place is.
+func (t *Task) settleSent() {
+	ctx, cancel := context.WithTimeout(context.Background(), t.o.Drain)
+	defer cancel()
+	for {
+		t.publishLast()
+		if err := t.o.Settle(ctx, t); err != nil {
+			return // the last commit fails likewise, and says so
+		}
+		if !t.hasRefusals() {
+			return
+		}
+	}
+}
+
+// publishLast brings out what a closing task still has to say.
+func (t *Task) publishLast() {
+	t.refuseLookups()
+	t.readRefusals()
+	t.publish()
+}
+
+func (t *Task) hasRefusals() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.inbox.refused) > 0
 }

@@ -71,6 +71,9 @@ type Options struct {
 	// Commit commits the task's pair for the last time; it is called once,
 	// after the last output that will be acknowledged was.
 	Commit func(ctx context.Context, t *Task) error
+	// Settle commits what the sink has of a closing task, where outputs are
+	// settled by being committed; nil: the sink settles by itself.
+	Settle func(ctx context.Context, t *Task) error
 	// Drain bounds how long a closing task waits for its sent outputs.
 	Drain time.Duration
 

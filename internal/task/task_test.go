@@ -1,6 +1,7 @@
 package task
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -758,6 +759,97 @@ func TestRefusalAtTheFreezeIsDealtWith(t *testing.T) {
 		w.expect("BBCA "+src(0)+" none local miss", "dead BBCA "+src(0)+" rejected")
 		if got := w.commits; len(got) != 1 || got[0] != (record.Offsets{0, 1}) {
 			t.Fatalf("last commit %v", got)
+		}
+	})
+}
+
+func (w *world) sendable(limit int) (values []string, cut record.Offsets, more bool) {
+	w.t.Helper()
+	outs, cut, _, more := w.task.Sendable(nil, limit)
+	for _, o := range outs {
+		values = append(values, describe(w.t, o))
+	}
+	return values, cut, more
+}
+
+// What may be committed at once with its offsets ends at the first place that is
+// not filled, or whose output was refused.
+func TestSendable(t *testing.T) {
+	run(t, func(o *Options) { o.Wait = time.Minute }, func(t *testing.T, w *world) {
+		w.hold = true
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 1000)
+		w.note("BBCA", 1001)
+		w.note("BBCA", 1002)
+		w.note("AAPL", 1003) // waits for a first price
+		w.note("BBCA", 1004)
+		synctest.Wait()
+		hit := func(offset int) string { return "BBCA " + src(offset) + " 1 local hit" }
+		expect := func(limit int, cut record.Offsets, more bool, want ...string) {
+			t.Helper()
+			got, at, m := w.sendable(limit)
+			if !slices.Equal(got, want) || at != cut || m != more {
+				t.Errorf("%v up to %v, more %v; want %v up to %v, more %v", got, at, m, want, cut, more)
+			}
+		}
+		expect(1<<20, record.Offsets{1, 2}, false, hit(0), hit(1))
+		expect(1, record.Offsets{1, 1}, true, hit(0))
+
+		// The second is refused: until there is a dead letter it ends there.
+		w.mu.Lock()
+		second := w.sent[1]
+		w.mu.Unlock()
+		second.Owner.Settled(second, &record.Refused{Kind: record.Rejected, Err: errors.New("no")})
+		expect(1<<20, record.Offsets{1, 1}, false, hit(0))
+		synctest.Wait()
+		expect(1<<20, record.Offsets{1, 2}, false, hit(0), "dead BBCA "+src(1)+" rejected")
+		if cut, _ := w.task.Cut(); cut != (record.Offsets{1, 0}) {
+			t.Errorf("nothing is settled, and the cut is %v", cut)
+		}
+
+		// The price comes: everything behind the waiting one may go.
+		w.settle(0)
+		w.tick("AAPL", "5", 1000)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		got, cut, _ := w.sendable(1 << 20)
+		if len(got) != 3 || cut != (record.Offsets{2, 4}) {
+			t.Errorf("%v up to %v", got, cut)
+		}
+		w.mu.Lock()
+		w.hold = false
+		w.mu.Unlock()
+	})
+}
+
+// A closing task whose outputs are settled by commits has them committed up to
+// its first unfilled place, dead letters of what is refused then among them.
+func TestClosingSettlesByCommit(t *testing.T) {
+	run(t, func(o *Options) { o.Wait = time.Minute }, func(t *testing.T, w *world) {
+		w.hold = true
+		rounds := 0
+		w.opts.Settle = func(_ context.Context, x *Task) error {
+			rounds++
+			outs, _, _, _ := x.Sendable(nil, 1<<20)
+			for _, o := range outs {
+				if o.Topic == alertTopic && rounds == 1 {
+					o.Owner.Settled(o, &record.Refused{Kind: record.Rejected, Err: errors.New("no")})
+					return nil
+				}
+				o.Owner.Settled(o, nil)
+			}
+			return nil
+		}
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 1000)
+		w.note("BBCA", 1001)
+		w.note("AAPL", 1002) // is never filled
+		w.note("BBCA", 1003)
+		synctest.Wait()
+		w.task.Freeze()
+		<-w.task.Done()
+		if got := w.commits; rounds != 2 || len(got) != 1 || got[0] != (record.Offsets{1, 1}) {
+			t.Errorf("%d rounds, last commit %v", rounds, got)
 		}
 	})
 }
