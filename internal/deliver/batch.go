@@ -95,6 +95,7 @@ func (b *batch) build(slabs *sync.Pool, codec sarama.CompressionCodec, id identi
 	b.rb.ProducerID = id.id
 	b.rb.ProducerEpoch = id.epoch
 	b.rb.FirstSequence = seq
+	b.rb.IsTransactional = id.transactional
 }
 
 // slab is the memory of one batch's records. Slabs are shared by all

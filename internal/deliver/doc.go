@@ -18,5 +18,16 @@
 // The Committer must never let an older pair overwrite a newer one, and never
 // commit without a member and a generation that fence it.
 //
+// Under exactly_once the Transactor takes the place of both: it makes one
+// transaction an interval of what all tasks have ready and of the offsets that
+// belong to it, and has the Writer write it (txn.go and the files beside it;
+// docs/design.md has the protocol). It must never
+//
+//   - put an output into a transaction whose offsets do not pass it;
+//   - settle an output before its transaction has surely committed, or forget
+//     one whose transaction may have failed;
+//   - begin a transaction while it is not known how the one before ended;
+//   - let what one transaction's requests bring late count for another.
+//
 // The package knows no joins. It imports no other room but record.
 package deliver

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/IBM/sarama"
@@ -116,6 +117,15 @@ func errorName(code sarama.KError) string {
 	}
 }
 
+// ErrorName is Kafka's name of the code that an error wraps, or its text.
+func ErrorName(err error) string {
+	var code sarama.KError
+	if errors.As(err, &code) {
+		return errorName(code)
+	}
+	return err.Error()
+}
+
 // verdict is what follows from a broker's answer for one batch.
 type verdict uint8
 
@@ -142,7 +152,7 @@ func judge(code sarama.KError) verdict {
 		return refused
 	case sarama.ErrOutOfOrderSequenceNumber, sarama.ErrUnknownProducerID,
 		sarama.ErrInvalidProducerEpoch, sarama.ErrInvalidProducerIDMapping,
-		sarama.ErrProducerFenced:
+		sarama.ErrProducerFenced, sarama.ErrInvalidTxnState:
 		return restart
 	case sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed,
 		sarama.ErrTransactionalIDAuthorizationFailed, sarama.ErrInvalidTopic,

@@ -24,6 +24,8 @@ type identity struct {
 	id         int64
 	epoch      int16
 	generation int
+	// transactional batches are marked as such.
+	transactional bool
 }
 
 // partition is one output partition: its queue, its open batch, its sequence.

@@ -101,7 +101,7 @@ func (p *partition) stale(newest identity) bool {
 // identify obtains a producer id (KIP-98) where needed, and returns why
 // partitions that need one have to wait: "" where a pause is enough.
 func (w *Writer) identify(needed bool) (fault string) {
-	if !needed {
+	if !needed || w.txnID != nil { // a transaction's identity comes with it
 		return ""
 	}
 	r, err := ask(w, func(b *sarama.Broker) (*sarama.InitProducerIDResponse, error) {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"go.uber.org/zap"
+
+	"joiner/internal/record"
 )
 
 // errStopped ends a wait for an answer when the writer stops.
@@ -37,6 +39,7 @@ type answer struct {
 
 // report is what a request's answer set off, told to others without the lock.
 type report struct {
+	receiver record.Owner // of the outcomes; nil: the outputs' owners
 	outcomes []outcome
 	failures []failure
 }
@@ -49,6 +52,8 @@ type failure struct {
 	err       error
 	restart   bool
 	outputs   int
+
+	transactional bool
 }
 
 // sender returns the running sender of a broker. It holds the lock.
@@ -221,9 +226,10 @@ func (s *sender) exchange(ps []*partition) bool {
 // calls it, without the lock.
 func (w *Writer) request(ps []*partition) *sarama.ProduceRequest {
 	request := &sarama.ProduceRequest{
-		Version:      produceVersion(w.conf.Version),
-		RequiredAcks: sarama.WaitForAll,
-		Timeout:      int32(w.conf.Producer.Timeout.Milliseconds()),
+		TransactionalID: w.txnID,
+		Version:         produceVersion(w.conf.Version),
+		RequiredAcks:    sarama.WaitForAll,
+		Timeout:         int32(w.conf.Producer.Timeout.Milliseconds()),
 	}
 	for _, p := range ps {
 		p.batch.build(&w.slabs, w.codec, p.ident, p.seq)
@@ -288,6 +294,7 @@ func (s *sender) conclude(ps []*partition, response *sarama.ProduceResponse, err
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.busy = false
+	s.report.receiver = w.receiver // a later one must not hear of these outcomes
 	s.report.outcomes = s.report.outcomes[:0]
 	s.report.failures = s.report.failures[:0]
 	for _, p := range ps {
@@ -334,6 +341,10 @@ func (w *Writer) settle(p *partition, block *sarama.ProduceResponseBlock, r *rep
 	case refused:
 		w.refuse(p, block, r)
 	case restart:
+		if w.txnID != nil {
+			w.lose(p, block.Err, r)
+			return
+		}
 		// The broker's sequence is not ours any more (its state was lost, or
 		// what it held was). Under an identity that the partition never used,
 		// any bytes are safe: at worst they are there twice.
@@ -445,13 +456,15 @@ func (p *partition) pause() time.Duration {
 }
 
 func (r *report) fail(p *partition, name string, err error, restart bool) {
-	r.failures = append(r.failures, failure{p.topic.name, p.id, name, err, restart, len(p.batch.entries)})
+	r.failures = append(r.failures, failure{
+		p.topic.name, p.id, name, err, restart, len(p.batch.entries), p.ident.transactional,
+	})
 }
 
 // tell passes a report on: owners, metrics, the log. No lock is held.
 func (s *sender) tell() {
 	for _, o := range s.report.outcomes {
-		o.out.Owner.Settled(o.out, o.err)
+		o.tell(s.report.receiver)
 	}
 	clear(s.report.outcomes)
 	for i := range s.report.failures {
@@ -465,7 +478,7 @@ func (s *sender) tell() {
 }
 
 func messageOf(f *failure) string {
-	if f.restart {
+	if f.restart && !f.transactional {
 		return "the broker lost a producer's sequence, outputs are sent again under a new producer id"
 	}
 	return "outputs were not taken"

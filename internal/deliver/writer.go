@@ -59,6 +59,9 @@ type Options struct {
 	// MaxMessageBytes bounds a record with its batch, uncompressed; 0 leaves
 	// it to the topic.
 	MaxMessageBytes int
+	// TransactionalID makes the outputs parts of transactions, which a
+	// Transactor makes: then nobody else may call Send. "": none.
+	TransactionalID string
 	// Limits tells what a topic takes. Called for each Send, from any
 	// goroutine; must not block. Nil: not known.
 	Limits func(topic string) Limits
@@ -81,8 +84,8 @@ type Fault struct {
 // acks from all in-sync replicas. Its methods may be called from any
 // goroutine. It sends nothing before Run.
 //
-// Batches and requests are built in one place each (batch.build and
-// Writer.request), which is where a transaction's id and flag would go.
+// Under a Transactor, which does so exactly once, it is the part that writes:
+// see txn_writer.go.
 type Writer struct {
 	client  sarama.Client
 	conf    *sarama.Config
@@ -94,6 +97,7 @@ type Writer struct {
 	metrics Metrics
 	log     *zap.Logger
 	faults  *sampled.Log
+	txnID   *string // nil without transactions
 
 	kick    chan struct{} // wakes the router
 	closing chan struct{} // Close has begun: nothing lingers
@@ -112,9 +116,12 @@ type Writer struct {
 	turn    int            // of the broker to ask next
 	ident   identity       // the newest
 	pending int            // outputs handed over, neither settled nor dropped
-	running bool
-	closed  bool
-	aborted bool
+	// receiver hears what becomes of outputs in their owners' stead; nil
+	// without transactions.
+	receiver record.Owner
+	running  bool
+	closed   bool
+	aborted  bool
 }
 
 // topic is an output topic that was sent to.
@@ -151,7 +158,7 @@ func NewWriter(o Options) (*Writer, error) {
 	if o.Metrics.ProduceError == nil {
 		o.Metrics.ProduceError = func(string, string) {}
 	}
-	return &Writer{
+	w := &Writer{
 		client:  o.Client,
 		conf:    o.Client.Config(),
 		codec:   codec,
@@ -169,7 +176,11 @@ func NewWriter(o Options) (*Writer, error) {
 		topics:  make(map[string]*topic),
 		senders: make(map[int32]*sender),
 		asking:  make(map[int32]bool),
-	}, nil
+	}
+	if o.TransactionalID != "" {
+		w.txnID, w.receiver = &o.TransactionalID, nobody{}
+	}
+	return w, nil
 }
 
 func codecOf(name string) (sarama.CompressionCodec, error) {
@@ -219,9 +230,10 @@ func (w *Writer) send(outputs []*record.Output) {
 	bad := check(outputs, lim, most, record.MillisOf(w.now()))
 	w.mu.Lock()
 	w.accept(outputs, bad, most)
+	receiver := w.receiver
 	w.mu.Unlock()
 	for _, r := range bad {
-		r.out.Owner.Settled(r.out, r.err)
+		r.tell(receiver)
 	}
 }
 
@@ -229,6 +241,14 @@ func (w *Writer) send(outputs []*record.Output) {
 type outcome struct {
 	out *record.Output
 	err error
+}
+
+// tell passes it on to the output's owner, or to whoever stands in for it.
+func (r outcome) tell(receiver record.Owner) {
+	if receiver == nil {
+		receiver = r.out.Owner
+	}
+	receiver.Settled(r.out, r.err)
 }
 
 // check returns the outputs that no broker could take, in order.
