@@ -69,10 +69,11 @@ type App struct {
 	left      leftovers
 
 	// Set once connected, before the group is joined.
-	clients   *kafka.Clients
-	fetcher   *kafka.Fetcher
-	writer    *deliver.Writer
-	committer *deliver.Committer
+	clients  *kafka.Clients
+	fetcher  *kafka.Fetcher
+	writer   *deliver.Writer
+	delivery delivery
+	fencer   *fencer
 }
 
 // New makes a joiner; it opens nothing and talks to nobody yet.
@@ -95,6 +96,7 @@ func New(o Options) (*App, error) {
 		waiting: task.NewWaiting(c.Join.MaxWaiting),
 	}
 	a.faults = sampled.New(a.log, nil)
+	a.fencer = newFencer(o.Identity, a.log)
 	a.metrics = metrics.New(a.reg, metrics.Options{
 		Topics:  a.topics,
 		Version: o.Build.Version, Commit: o.Build.Commit, Go: o.Build.Go, Sarama: o.Build.Sarama,
@@ -130,7 +132,7 @@ func New(o Options) (*App, error) {
 			if !a.connected.Load() {
 				return nil
 			}
-			return a.writer.Faults()
+			return a.delivery.Faults()
 		},
 	}
 	return a, nil
@@ -247,10 +249,7 @@ func (a *App) connect(ctx context.Context, s *stack) error {
 	s.push("fetcher", func(ctx context.Context) error {
 		return within(ctx, func() error { a.fetcher.Close(); return nil })
 	})
-	if err := a.startWriter(s); err != nil {
-		return err
-	}
-	if err := a.startCommitter(s); err != nil {
+	if err := a.startDelivery(ctx, s); err != nil {
 		return err
 	}
 	a.connected.Store(true)
@@ -276,6 +275,7 @@ func KafkaOptions(c config.Config) kafka.Options {
 		GroupID:         c.Group.ID,
 		Heartbeat:       c.Group.HeartbeatInterval, SessionTimeout: c.Group.SessionTimeout,
 		RebalanceTimeout: c.Group.RebalanceTimeout,
+		Transactional:    c.Delivery.Guarantee == config.ExactlyOnce,
 		Security:         KafkaSecurity(c.Kafka),
 	}
 }
@@ -318,6 +318,7 @@ func (a *App) kafkaOptions() kafka.Options {
 func (a *App) assigned(as assign.Assignment) {
 	a.member.OnAssigned(as)
 	a.places.learn(as.Directory)
+	a.fencer.learn(as.Directory)
 	a.remote.Load().DirectoryChanged()
 }
 
@@ -351,59 +352,6 @@ func (a *App) interruptJoin() {
 	if a.connected.Load() {
 		a.clients.InterruptJoin()
 	}
-}
-
-func (a *App) startWriter(s *stack) (err error) {
-	c := a.o.Config
-	a.writer, err = deliver.NewWriter(deliver.Options{
-		Client: a.clients.Producer, Linger: c.Delivery.Linger, Compression: c.Delivery.Compression,
-		MaxMessageBytes: c.Delivery.MaxMessageBytes, Limits: a.outputs.limits,
-		Log: a.log, Metrics: deliver.Metrics{ProduceError: a.metrics.Delivery.ProduceError},
-	})
-	if err != nil {
-		return err
-	}
-	s.goRun("writer", a.writer.Run)
-	s.push("writer", func(ctx context.Context) error {
-		if left := a.writer.Close(ctx); left > 0 {
-			return fmt.Errorf("%d outputs were never acknowledged", left)
-		}
-		return nil
-	})
-	return nil
-}
-
-func (a *App) startCommitter(s *stack) (err error) {
-	a.committer, err = deliver.NewCommitter(deliver.CommitterOptions{
-		Interval: a.o.Config.Delivery.CommitInterval,
-		Topics:   a.topics,
-		Member: func() (deliver.Generation, bool) {
-			session, ok := a.member.Session()
-			return deliver.Generation{
-				Group: a.o.Config.Group.ID, MemberID: session.MemberID, Generation: session.Generation,
-			}, ok
-		},
-		Commit: a.commit,
-		OnResult: func(ok bool) {
-			if ok {
-				a.metrics.Delivery.CommitsOK.Inc()
-				return
-			}
-			a.metrics.Delivery.CommitsFailed.Inc()
-		},
-		Log: a.o.Logger, // it names the group itself
-	})
-	if err != nil {
-		return err
-	}
-	s.goRun("committer", a.committer.Run)
-	return nil
-}
-
-func (a *App) commit(ctx context.Context, g deliver.Generation, offsets map[string]map[int32]int64) (map[string]map[int32]error, error) {
-	return a.clients.CommitOffsets(ctx, kafka.Generation{
-		Group: g.Group, MemberID: g.MemberID, Generation: g.Generation,
-	}, offsets)
 }
 
 // consume is the member's life in the group.
@@ -469,22 +417,23 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 		Market:              a.market, Note: a.note, Placement: a.places.At(index),
 		History: c.Join.History, MaxIdle: c.Join.MaxIdle, Wait: c.Join.Wait, Waiting: a.waiting,
 		OnMiss: task.Policy(c.Join.OnMiss), OnUnavailable: task.Policy(c.Join.OnUnavailable),
-		Ends: a.clients.Ends, Log: a.clients.Reader, Sink: a.writer, Flow: flow,
+		Ends: a.clients.Ends, Log: a.clients.Reader, Sink: a.delivery, Flow: flow,
 		Prices: prices{owner: a.member, remote: a.remote.Load(), scope: remote.Scope(c.Join.RemoteLookup)},
 		Commit: func(ctx context.Context, t *task.Task) error {
-			defer a.committer.Unregister(t)
-			err := a.committer.CommitNow(ctx, t)
+			defer a.delivery.unregister(t)
+			err := a.delivery.commit(ctx, t)
 			if a.stopping.Load() {
 				a.left.ended(t, err)
 			}
 			return err
 		},
+		Settle:  a.delivery.settle(),
 		Drain:   min(c.Group.RebalanceTimeout/3, c.Shutdown.Timeout/2),
 		Metrics: a.metrics.Partition(index, halves),
 		Keys:    a.keys.Partition(index),
 		Logger:  a.log,
 		Faults:  a.faults,
 	})
-	a.committer.Register(t)
+	a.delivery.register(t)
 	return t
 }

@@ -25,6 +25,7 @@ type leftovers struct {
 // last commit.
 func (l *leftovers) ended(t *task.Task, commit error) {
 	switch n := t.Abandoned(); {
+	case errors.Is(commit, deliver.ErrDropped):
 	case n > 0:
 		l.add(t.Status(), fmt.Sprintf("%d outputs unacknowledged", n))
 	case commit != nil && !movedOn(commit):
@@ -36,7 +37,7 @@ func (l *leftovers) ended(t *task.Task, commit error) {
 // by now, who begins at the commit before: the stop was not too short then.
 func movedOn(err error) bool {
 	for _, e := range []error{
-		deliver.ErrNoMember, sarama.ErrIllegalGeneration, sarama.ErrUnknownMemberId,
+		deliver.ErrNoMember, deliver.ErrDropped, sarama.ErrIllegalGeneration, sarama.ErrUnknownMemberId,
 		sarama.ErrRebalanceInProgress, sarama.ErrFencedInstancedId,
 	} {
 		if errors.Is(err, e) {

@@ -46,7 +46,7 @@ func (a *App) listenPeers(ctx context.Context, s *stack) error {
 	address := a.address()
 	a.strats, err = assign.New(assign.Options{
 		Strategy: c.Group.Strategy, UpgradeFrom: c.Group.UpgradeFrom, Topics: a.topics[:],
-		Identity:     assign.Identity{ID: a.o.Identity, Address: address},
+		Identity:     assign.Identity{ID: a.o.Identity, Address: address, Transactional: a.transactionalID()},
 		OnAssignment: a.assigned, OnJoin: a.member.Joining, Log: a.log,
 	})
 	if err != nil {

@@ -18,8 +18,6 @@ func later() []gate {
 		{"group.instance_id", "static membership"},
 		{"group.leave", "static membership"},
 		{"group.stall_timeout", "the stall watch"},
-		{"delivery.guarantee", "exactly-once delivery"},
-		{"delivery.transactional_id_prefix", "exactly-once delivery"},
 		{"state.dir", "checkpoints"},
 		{"state.checkpoint_interval", "checkpoints"},
 	}

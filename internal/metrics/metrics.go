@@ -144,10 +144,23 @@ func (m *Metrics) JoinCounts() (n [record.Localities][record.Results]uint64) {
 	return n
 }
 
+// TransactionOutcome says how a transaction ended.
+type TransactionOutcome uint8
+
+// The outcomes of a transaction.
+const (
+	TransactionCommitted TransactionOutcome = iota
+	TransactionAborted                      // undone, to be made again
+	TransactionFenced                       // by the group, or by another producer
+	TransactionUnknown                      // its end was not answered
+	TransactionOutcomes                     // their number, for arrays
+)
+
 // Delivery is what the writer and the committer count.
 type Delivery struct {
 	CommitsOK     prometheus.Counter
 	CommitsFailed prometheus.Counter
+	Transactions  [TransactionOutcomes]prometheus.Counter
 
 	produceErrors *prometheus.CounterVec
 }
@@ -271,8 +284,17 @@ func newDelivery(f factory) Delivery {
 	return Delivery{
 		CommitsOK:     commits.WithLabelValues("ok"),
 		CommitsFailed: commits.WithLabelValues("failed"),
+		Transactions:  newTransactions(f),
 		produceErrors: f.counters("joiner_produce_errors_total", "Failed attempts to produce, by Kafka's name for the error.", "topic", "error"),
 	}
+}
+
+func newTransactions(f factory) (all [TransactionOutcomes]prometheus.Counter) {
+	transactions := f.counters("joiner_transactions_total", "Transactions under exactly_once, by how they ended.", "outcome")
+	for o, name := range [TransactionOutcomes]string{"committed", "aborted", "fenced", "unknown"} {
+		all[o] = transactions.WithLabelValues(name)
+	}
+	return all
 }
 
 // factory makes registered collectors.
