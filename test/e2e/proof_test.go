@@ -3,6 +3,8 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/IBM/sarama"
@@ -49,6 +51,20 @@ func (w *World) Prove() Proof {
 	proof := prove(w.t, w.Read(w.Notes), w.Read(w.Market), w.ReadAlerts(), lastCopy)
 	w.SecondOpinion(proof)
 	return proof
+}
+
+// ProveCommitted is Prove for alerts that were written in transactions: of those
+// that a consumer sees who reads what is committed.
+func (w *World) ProveCommitted() Proof {
+	w.t.Helper()
+	var alerts []Alert
+	byPartition := w.ReadVisible(w.Alerts)
+	for _, p := range slices.Sorted(maps.Keys(byPartition)) {
+		for _, m := range byPartition[p] {
+			alerts = append(alerts, w.alert(m))
+		}
+	}
+	return prove(w.t, w.Read(w.Notes), w.Read(w.Market), alerts, lastCopy)
 }
 
 // orderBy says which copies of alerts must be in the order of their

@@ -28,15 +28,21 @@ type scaled struct {
 
 func startScaled(t *testing.T, n int, settings Settings) *scaled {
 	t.Helper()
-	s := &scaled{World: NewWorld(t, scalePartitions, nil)}
+	return startScaledOn(NewWorld(t, scalePartitions, nil), n, settings, scaleTicks, scaleNotes)
+}
+
+// startScaledOn begins with so many ticks and notifications a second.
+func startScaledOn(w *World, n int, settings Settings, ticks, notes int) *scaled {
+	w.t.Helper()
+	s := &scaled{World: w}
 	symbols := SymbolsOf(s.World, "S", scalePartitions, 20)
 	s.Seed(symbols)
 	s.pods = s.Pods(n, settings)
 	s.all = slices.Clone(s.pods)
 	s.owners = s.pods.AwaitBalanced(scalePartitions)
 	s.tail = s.Tail()
-	s.load = s.Steady(scaleTicks, scaleNotes, symbols)
-	s.AwaitCount(s.Alerts, scaleNotes, s.pods)
+	s.load = s.Steady(ticks, notes, symbols)
+	s.AwaitCount(s.Alerts, int64(notes), s.pods)
 	return s
 }
 

@@ -22,6 +22,7 @@ type Tail struct {
 func (w *World) Tail() *Tail {
 	w.t.Helper()
 	config := w.Config()
+	config.Consumer.IsolationLevel = sarama.ReadCommitted
 	config.Consumer.MaxWaitTime = 50 * time.Millisecond
 	consumer, err := sarama.NewConsumer(w.Brokers, config)
 	if err != nil {

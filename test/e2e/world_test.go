@@ -339,6 +339,50 @@ func (w *World) ReadCommitted(topic string, want int) map[int32][]*sarama.Consum
 	return w.read(topic, want)
 }
 
+// ReadVisible returns all records of a topic that a consumer sees who reads what
+// is committed, whoever wrote them and how. A record of its own, behind
+// everything, tells it in each partition where that ends: what cannot be seen
+// behind an open transaction would keep it from coming.
+func (w *World) ReadVisible(topic string) map[int32][]*sarama.ConsumerMessage {
+	w.t.Helper()
+	const last = "the test's last record"
+	producer := w.Producer()
+	marks := make([]Record, w.Partitions)
+	for p := range marks {
+		marks[p] = Record{Key: last}.At(int32(p))
+	}
+	producer.Send(topic, marks...)
+	config := w.Config()
+	config.Consumer.IsolationLevel = sarama.ReadCommitted
+	config.Consumer.Fetch.Default = 4 << 20
+	config.Consumer.MaxWaitTime = 50 * time.Millisecond
+	consumer, err := sarama.NewConsumer(w.Brokers, config)
+	if err != nil {
+		w.t.Fatalf("consumer: %v", err)
+	}
+	defer func() { _ = consumer.Close() }()
+	all := make(map[int32][]*sarama.ConsumerMessage)
+	limit := time.After(patience)
+	for p := range w.Partitions {
+		claim, err := consumer.ConsumePartition(topic, p, sarama.OffsetOldest)
+		if err != nil {
+			w.t.Fatalf("reading %s/%d: %v", topic, p, err)
+		}
+		for done := false; !done; {
+			select {
+			case m := <-claim.Messages():
+				if done = string(m.Key) == last; !done {
+					all[p] = append(all[p], m)
+				}
+			case <-limit:
+				w.t.Fatalf("reading %s/%d: %d records, and the end has not come", topic, p, len(all[p]))
+			}
+		}
+		_ = claim.Close()
+	}
+	return all
+}
+
 // read reads up to the ends or, where want is not negative, until that many
 // visible records have come: behind the last one there may be control records
 // and aborted ones, which no consumer shows.

@@ -1,0 +1,234 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"joiner/test/cluster"
+)
+
+// exactly is the configuration under test, over Settings that are given.
+func exactly(more Settings) Settings {
+	all := Settings{"delivery.guarantee": "exactly_once", "group.session_timeout": "6s"}
+	maps.Copy(all, more)
+	return all
+}
+
+// Exactly once, whatever happens: under steady load the group grows and
+// shrinks, a pod is killed between the offsets' commit and the end of its
+// transaction, the coordinator's broker is killed. Each notification then has
+// one alert that can be seen, and the same input gives the same alerts, byte for
+// byte, to a group of one and to a group of four that loses a pod.
+func TestKafkaExactlyOnce(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Private: true, Settings: []string{
+		"broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500",
+	}})
+	s := startScaledOn(NewWorldOn(t, c, scalePartitions, nil), 4, exactly(nil), 400, 80)
+
+	s.step("4 to 5", 2, func() {
+		p := s.Start(exactly(nil))
+		s.pods, s.all = append(s.pods, p), append(s.all, p)
+	})
+	leaving := s.pods[0]
+	indices, _, err := leaving.Owned()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.step("5 to 4", len(indices), func() {
+		s.leave(leaving)
+		if code := leaving.Stop(); code != 0 {
+			t.Errorf("%s ended with %d after SIGTERM", leaving.Name, code)
+		}
+	})
+	s.killInTransaction()
+	s.killCoordinator(c)
+
+	s.load.Stop()
+	s.admin = nil // it may be on a connection that has gone
+	s.AwaitNoLag()
+	outcomes := s.transactions()
+	s.pods.Stop()
+	proof := s.ProveCommitted()
+	t.Logf("%d notifications, %d alerts, %d doubled; transactions of the pods that are left: %v", proof.Notes, proof.Alerts, proof.Doubled(), outcomes)
+	if proof.Doubled() > 0 {
+		t.Errorf("doubled: %v", proof.Copies)
+	}
+	if proof.Hits != proof.Notes || proof.Remote > 0 || proof.Revised > 0 {
+		t.Errorf("of %d notifications %d are hits, %d of them remote; %d lack a tick that could be read before they were written",
+			proof.Notes, proof.Hits, proof.Remote, proof.Revised)
+	}
+	s.sameForAll()
+}
+
+// killInTransaction kills a pod whose offsets are pending in a transaction.
+func (s *scaled) killInTransaction() {
+	s.t.Helper()
+	victim := s.pods[0]
+	indices, _, err := victim.Owned()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ended := s.all.ClaimsEnded()
+	pending := s.stopInTransaction(victim, indices)
+	killed := time.Now()
+	victim.Kill()
+	s.leave(victim)
+	owners := s.pods.AwaitBalanced(scalePartitions)
+	s.t.Logf("killed with pending offsets of %v: its tasks run %v later, target: session timeout 6 s and two heartbeats, 7 s",
+		pending, time.Since(killed).Round(time.Millisecond))
+	if got := moved(s.owners, owners); !slices.Equal(got, indices) {
+		s.t.Errorf("%v moved, the victim had %v", got, indices)
+	}
+	if n := s.all.ClaimsEnded() - ended; n > 0 {
+		s.t.Errorf("%d claims ended in pods that stayed", n)
+	}
+	fenced := 0
+	for _, p := range s.pods {
+		fenced += len(p.Logged("the transactional producer of a member that has left is fenced"))
+	}
+	if fenced == 0 {
+		s.t.Error("nobody has fenced the pod that died")
+	}
+	s.owners = owners
+	time.Sleep(time.Second)
+	gaps := s.tail.Gaps(killed, time.Now())
+	isMoved := func(p int32) bool { return slices.Contains(indices, p) }
+	s.t.Logf("longest gap between alerts: taken over %s; retained %s",
+		spread(only(gaps, isMoved)), spread(only(gaps, func(p int32) bool { return !isMoved(p) })))
+}
+
+// stopInTransaction stops the process at a moment when offsets of these
+// partitions are pending, and leaves it so.
+func (s *scaled) stopInTransaction(p *Proc, indices []int32) (pending []int32) {
+	s.t.Helper()
+	client, err := sarama.NewClient(s.Brokers, s.Config())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	await(s.t, p.Name+" to be in the middle of a transaction", func() error {
+		p.Signal(syscall.SIGSTOP)
+		first, err := s.pending(client, indices)
+		if err == nil && len(first) > 0 {
+			// What was on its way to the brokers has come by then.
+			time.Sleep(200 * time.Millisecond)
+			pending, err = s.pending(client, indices)
+		}
+		if len(pending) > 0 {
+			return nil
+		}
+		p.Signal(syscall.SIGCONT)
+		time.Sleep(30 * time.Millisecond)
+		return fmt.Errorf("nothing is pending: %w", err)
+	})
+	return pending
+}
+
+// pending lists the partitions whose committed offset waits for a transaction.
+func (s *scaled) pending(client sarama.Client, indices []int32) (pending []int32, err error) {
+	coordinator, err := client.Coordinator(s.Group)
+	if err != nil {
+		return nil, err
+	}
+	request := sarama.NewOffsetFetchRequest(sarama.V2_8_0_0, s.Group, map[string][]int32{s.Notes: indices})
+	request.RequireStable = true
+	answer, err := coordinator.FetchOffset(request)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range indices {
+		if block := answer.GetBlock(s.Notes, p); block != nil && block.Err == sarama.ErrUnstableOffsetCommit {
+			pending = append(pending, p)
+		}
+	}
+	return pending, nil
+}
+
+// killCoordinator kills the broker that coordinates the group, and starts it
+// again.
+func (s *scaled) killCoordinator(c *cluster.Cluster) {
+	s.t.Helper()
+	watch := s.watcher()
+	ended := s.pods.ClaimsEnded()
+	victim := watch.coordinator()
+	from := time.Now()
+	c.KillBroker(s.t, victim)
+	watch.awaitMore(300)
+	c.StartBroker(s.t, victim)
+	watch.awaitInSync(s.Market, s.Notes, s.Alerts, "__consumer_offsets", "__transaction_state")
+	watch.awaitMore(300)
+	s.t.Logf("broker %d, the coordinator's, killed and started: longest gap between alerts %s", victim,
+		spread(only(s.tail.Gaps(from, time.Now()), func(int32) bool { return true })))
+	if n := s.pods.ClaimsEnded() - ended; n > 0 {
+		s.t.Errorf("%d claims ended", n)
+	}
+}
+
+// transactions counts the pods' transactions by outcome.
+func (s *scaled) transactions() map[string]int {
+	counts := make(map[string]int)
+	for _, m := range s.pods.Metrics().Find("joiner_transactions_total") {
+		counts[m.Labels["outcome"]] += int(m.Value)
+	}
+	return counts
+}
+
+// sameForAll joins the inputs, which nobody writes to any more, twice more: in
+// a group of one, and in a group of four of which one is killed.
+func (s *scaled) sameForAll() {
+	s.t.Helper()
+	one, four := s.Beside(), s.Beside()
+	four.pods += 100
+	alone := one.Pods(1, exactly(nil))
+	group := four.Pods(4, exactly(nil))
+	await(s.t, "the four to be in the middle of it", func() error {
+		n, err := four.count(four.Alerts)
+		if err == nil && n < 500 {
+			err = fmt.Errorf("%d alerts", n)
+		}
+		return err
+	})
+	group[0].Kill()
+	killed := time.Now()
+	for _, w := range []*World{one, four} {
+		w.AwaitNoLag()
+	}
+	s.t.Logf("no lag %v after one of the four was killed", time.Since(killed).Round(time.Millisecond))
+	alone.Stop()
+	group[1:].Stop()
+	want, got := one.committedBytes(), four.committedBytes()
+	s.t.Logf("%d alerts of a group of one, %d of a group of four that lost one", len(want), len(got))
+	if !slices.Equal(want, got) {
+		for i := range min(len(want), len(got)) {
+			if want[i] != got[i] {
+				s.t.Errorf("the first difference: %s against %s", want[i], got[i])
+				break
+			}
+		}
+		s.t.Errorf("the same input gave %d and %d alerts that are not the same", len(want), len(got))
+	}
+}
+
+// committedBytes returns what is to be the same of all alerts, sorted.
+func (w *World) committedBytes() (all []string) {
+	w.t.Helper()
+	for partition, list := range w.ReadVisible(w.Alerts) {
+		for _, m := range list {
+			var b strings.Builder
+			fmt.Fprintf(&b, "%d %d %q %q", partition, m.Timestamp.UnixMilli(), m.Key, m.Value)
+			for _, h := range m.Headers {
+				fmt.Fprintf(&b, " %q=%q", h.Key, h.Value)
+			}
+			all = append(all, b.String())
+		}
+	}
+	slices.Sort(all)
+	return all
+}
