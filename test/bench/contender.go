@@ -33,6 +33,9 @@ type contender struct {
 	// tells is set where the program says when every input was read; where it
 	// is not, its outputs being complete says so.
 	tells bool
+	// transactional is set where outputs are visible with their transaction
+	// only: their number and the time of their being appended say nothing.
+	transactional bool
 }
 
 func bareContender(self string) contender {
@@ -41,6 +44,19 @@ func bareContender(self string) contender {
 			"-brokers", strings.Join(t.brokers, ","), "-group", t.group, "-market", t.market,
 			"-notifications", t.notes, "-output", t.output, "-expect", strconv.FormatInt(t.expect, 10))
 	}}
+}
+
+// exactlyContender is the joiner in transactions, at its default interval.
+func exactlyContender(path string) contender {
+	c := joinerContender(path)
+	plain := c.command
+	c.name, c.transactional = "exactly", true
+	c.command = func(t task) *exec.Cmd {
+		cmd := plain(t)
+		cmd.Env = append(cmd.Env, "JOINER_DELIVERY_GUARANTEE=exactly_once")
+		return cmd
+	}
+	return c
 }
 
 func joinerContender(path string) contender {

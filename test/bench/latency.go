@@ -55,7 +55,15 @@ func latencyRound(ctx context.Context, opts options, t *topics, c contender) (d 
 	if err != nil {
 		return d, err
 	}
-	counted, cpu, err := flow(ctx, opts, t, p, market, notes, output)
+	var seen *arrivals
+	if c.transactional {
+		if seen, err = t.watch(output); err != nil {
+			p.kill()
+			return d, err
+		}
+		defer func() { err = errors.Join(err, seen.close()) }()
+	}
+	counted, cpu, err := flow(ctx, opts, t, p, market, notes, output, seen)
 	if err != nil {
 		p.kill()
 		return d, err
@@ -64,6 +72,10 @@ func latencyRound(ctx context.Context, opts options, t *topics, c contender) (d 
 		return d, err
 	}
 	d.cpu = float64(cpu.Milliseconds()) / opts.latencyFor.Seconds()
+	if seen != nil {
+		d.all = seen.since(counted)
+		return d, nil
+	}
 	d.all, err = delaysOf(ctx, t, output, counted)
 	return d, err
 }
@@ -71,7 +83,7 @@ func latencyRound(ctx context.Context, opts options, t *topics, c contender) (d 
 // flow sends records at the steady rate until the round is over and every
 // output is there. It returns since when notifications count, and the
 // processor time from then until the last was sent.
-func flow(ctx context.Context, opts options, t *topics, p *process, market, notes, output string) (counted time.Time, cpu time.Duration, err error) {
+func flow(ctx context.Context, opts options, t *topics, p *process, market, notes, output string, seen *arrivals) (counted time.Time, cpu time.Duration, err error) {
 	producer, err := newProducer(t.cluster.Brokers, func(*sarama.Config) {})
 	if err != nil {
 		return counted, 0, err
@@ -111,6 +123,10 @@ func flow(ctx context.Context, opts options, t *topics, p *process, market, note
 		return counted, 0, err
 	}
 	err = p.until(ctx, "complete", func() (bool, error) {
+		if seen != nil {
+			n, err := seen.count()
+			return n >= sent, err
+		}
 		n, err := t.count(output)
 		return n >= sent, err
 	})

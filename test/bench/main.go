@@ -19,7 +19,10 @@
 //
 // Latency: records arrive at a steady rate; an alert's latency is the broker's
 // append time of the output less the time its notification was handed to the
-// producer, so that nothing measures while the contender works.
+// producer, so that nothing measures while the contender works. What is written
+// in transactions ("exactly") is visible later than it is appended: there a
+// consumer that reads what is committed notes when each output comes, which
+// includes its fetch.
 //
 // It must not be run with the race detector, and no test asserts its numbers.
 package main
@@ -155,5 +158,5 @@ func contendersOf(opts options) ([]contender, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("finding the joiner: %w", err)
 	}
-	return append(contenders, joinerContender(path)), nil
+	return append(contenders, joinerContender(path), exactlyContender(path)), nil
 }

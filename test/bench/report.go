@@ -73,11 +73,17 @@ func reportThroughput(out io.Writer, opts options, contenders []contender, resul
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", c.name,
 			spread("%.0f", column(results[i], rate)), spread("%.2f", column(results[i], cpu)), spread("%.0f", column(results[i], memory)))
 	}
+	compare := func(i, by int) {
+		fmt.Fprintf(table, "%s / %s\t%s\t%s\t%s\n", contenders[i].name, contenders[by].name,
+			spread("%.2f", ratios(column(results[i], rate), column(results[by], rate))),
+			spread("%.2f", ratios(column(results[i], cpu), column(results[by], cpu))),
+			spread("%.2f", ratios(column(results[i], memory), column(results[by], memory))))
+	}
 	for i := 1; i < len(contenders); i++ {
-		fmt.Fprintf(table, "%s / %s\t%s\t%s\t%s\n", contenders[i].name, contenders[0].name,
-			spread("%.2f", ratios(column(results[i], rate), column(results[0], rate))),
-			spread("%.2f", ratios(column(results[i], cpu), column(results[0], cpu))),
-			spread("%.2f", ratios(column(results[i], memory), column(results[0], memory))))
+		compare(i, 0)
+		if contenders[i].transactional {
+			compare(i, i-1) // the same without transactions
+		}
 	}
 	_ = table.Flush()
 }
