@@ -239,46 +239,61 @@ func (c *Client) dealOut(o *owner, batch []*question, resp *response) {
 			zap.Int32("generation", o.generation), zap.String("reason", resp.refusal))
 	}
 	var counts [metrics.LookupOutcomes]int
-	for i, x := range batch {
-		counts[c.deal(o, x, &resp.replies[i])]++
+	for i := range batch {
+		counts[outcomeOf(&resp.replies[i])]++
 	}
-	for outcome, n := range counts {
+	for outcome, n := range counts { // first: what is answered has been counted
 		if n > 0 {
 			c.o.Metrics.Lookups[outcome].Add(float64(n))
 		}
 	}
+	for i, x := range batch {
+		c.deal(o, x, &resp.replies[i])
+	}
+}
+
+func outcomeOf(r *reply) metrics.LookupOutcome {
+	switch r.outcome {
+	case outFound:
+		return metrics.LookupHit
+	case outNoPrice:
+		return metrics.LookupMiss
+	case outMoved:
+		return metrics.LookupMoved
+	case outRestoring:
+		return metrics.LookupRestoring
+	case outTimeout:
+		return metrics.LookupTimeout
+	case outOverload:
+		return metrics.LookupOverload
+	}
+	return metrics.LookupError
 }
 
 // deal takes one answer.
-func (c *Client) deal(o *owner, x *question, r *reply) metrics.LookupOutcome {
+func (c *Client) deal(o *owner, x *question, r *reply) {
 	switch r.outcome {
 	case outFound:
 		c.finish(x, task.Answer{
 			Outcome: task.Found, AsOf: r.asOf, Partition: r.partition, Next: r.next, Known: true,
 			Price: record.Price{Text: r.text, EventTime: r.eventTime, Partition: r.partition, Offset: r.offset},
 		})
-		return metrics.LookupHit
 	case outNoPrice:
 		c.finish(x, task.Answer{Outcome: task.NoPrice, Partition: r.partition, Next: r.next, Known: true, Held: r.held})
-		return metrics.LookupMiss
 	case outMoved:
 		c.moved(o, x, r)
-		return metrics.LookupMoved
 	case outRestoring:
 		c.later(x, Failure{Reason: Restoring, Owner: o.id})
-		return metrics.LookupRestoring
 	case outTimeout:
 		// The owner is there and is behind the question: it has held it for the
 		// whole attempt, which was pause enough.
 		c.rested(x, r.ticket)
 		c.later(x, Failure{Reason: TimedOut, Owner: o.id})
-		return metrics.LookupTimeout
 	case outOverload:
 		c.later(x, Failure{Reason: Overloaded, Owner: o.id})
-		return metrics.LookupOverload
+	default:
+		c.later(x, Failure{Reason: Unreachable, Owner: o.id})
 	}
-	c.later(x, Failure{Reason: Unreachable, Owner: o.id})
-	return metrics.LookupError
 }
 
 // rested makes the next pause of a question the shortest again, and keeps what

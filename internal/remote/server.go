@@ -50,12 +50,13 @@ type ServerOptions struct {
 }
 
 // limits bounds what askers may take.
-type limits struct{ inFlight, reading int }
+type limits struct{ inFlight, reading, connections int }
 
 // Limits on what one peer may hold: a slow request is a broken or hostile one.
 const (
 	maxInFlight       = 64              // look-ups at a time; one more is told so
 	maxReading        = 4 * maxInFlight // look-ups that have not come in full, likewise
+	maxConnections    = 4096            // open ones: a group of a thousand has four each
 	maxStatus         = 4               // status requests likewise
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
@@ -89,6 +90,9 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	if o.limits.reading == 0 {
 		o.limits.reading = maxReading
 	}
+	if o.limits.connections == 0 {
+		o.limits.connections = maxConnections
+	}
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", o.Listen)
 	if err != nil {
@@ -109,6 +113,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		ErrorLog:          log.New(faultLog{s.faults}, "", 0),
 		Protocols:         onlyHTTP1(),
 	}
+	ln = &bounded{Listener: ln, most: int64(o.limits.connections), faults: s.faults}
 	if o.TLS != nil {
 		ln = tls.NewListener(ln, withoutHTTP2(o.TLS))
 	}

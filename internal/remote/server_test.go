@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -36,6 +37,7 @@ func post(t *testing.T, c *http.Client, method, url string, body []byte) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, _ = io.Copy(io.Discard, resp.Body) // or the connection is not used again
 	_ = resp.Body.Close()
 	return resp.StatusCode
 }
@@ -115,6 +117,33 @@ func TestSlowBodiesHoldNobodyUp(t *testing.T) {
 	if got := post(t, c, "POST", url, requestTo(1).encode()); got != http.StatusTooManyRequests {
 		t.Errorf("status %d", got)
 	}
+}
+
+// One connection more than there may be is closed; another one's end makes room.
+func TestTooManyConnections(t *testing.T) {
+	f, _ := ownerB()
+	s := serve(t, f, func(o *ServerOptions) { o.limits.connections = 1 })
+	url := "http://" + s.Addr().String() + lookupPath
+	first, second := &http.Client{Transport: &http.Transport{}}, &http.Client{Transport: &http.Transport{}}
+	defer second.CloseIdleConnections()
+	if got := post(t, first, "POST", url, requestTo(1).encode()); got != http.StatusOK {
+		t.Errorf("the first: status %d", got)
+	}
+	ask := func() error {
+		resp, err := second.Post(url, contentType, bytes.NewReader(requestTo(1).encode()))
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return err
+	}
+	if err := ask(); err == nil {
+		t.Error("one more is served")
+	}
+	if got := post(t, first, "POST", url, requestTo(1).encode()); got != http.StatusOK {
+		t.Errorf("the first again: status %d", got)
+	}
+	first.CloseIdleConnections()
+	await(t, "room for another", func() bool { return ask() == nil })
 }
 
 // The answering side says why a pod cannot connect.
