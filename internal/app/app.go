@@ -90,7 +90,7 @@ func New(o Options) (*App, error) {
 	c := o.Config
 	a := &App{
 		o:       o,
-		log:     o.Logger.With(zap.String("group", c.Group.ID)),
+		log:     o.Logger.With(zap.String("group", c.Group.ID), zap.String("pod", o.Identity)),
 		reg:     o.Registry,
 		topics:  [record.Sides]string{c.Topics.MarketUpdates, c.Topics.Notifications},
 		waiting: task.NewWaiting(c.Join.MaxWaiting),

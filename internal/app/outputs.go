@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,7 +34,8 @@ type outputs struct {
 	topics map[string]kafka.Topic // as last looked up
 	known  map[string]kafka.Topic // as last seen
 	bounds map[string]deliver.Limits
-	err    error // why the last look failed; nil
+	err    error    // why the last look failed; nil
+	told   []string // what was amiss when it was last logged
 }
 
 func (o *outputs) inputs() []string {
@@ -103,6 +105,7 @@ func (o *outputs) lookOnce(ctx context.Context) error {
 		o.bounds[name] = limitsOf(c)
 	}
 	o.mu.Unlock()
+	o.tell()
 	for side, name := range o.inputs() {
 		if t := topics[name]; t.Err == nil { // else it is not known, and what was known stays
 			o.metrics.Group.SetTopicPartitions(name, t.Partitions)
@@ -190,7 +193,7 @@ func (o *outputs) deadLetterPartition(index int32) int32 {
 }
 
 // reasons says what keeps outputs from being written.
-func (o *outputs) reasons() (reasons []string) {
+func (o *outputs) reasons() []string {
 	waiting := o.writer() // before the lock: the writer asks for limits under its own
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -200,6 +203,15 @@ func (o *outputs) reasons() (reasons []string) {
 		}
 		return []string{"output topics have not been looked up yet"}
 	}
+	reasons := o.amiss()
+	for _, f := range waiting {
+		reasons = append(reasons, fmt.Sprintf("outputs wait for %s/%d: %s", f.Topic, f.Partition, f.Reason))
+	}
+	return reasons
+}
+
+// amiss says which topics are not as they should be. o.mu is held.
+func (o *outputs) amiss() (reasons []string) {
 	want := int32(0)
 	for _, name := range o.inputs() {
 		switch t := o.topics[name]; {
@@ -223,10 +235,23 @@ func (o *outputs) reasons() (reasons []string) {
 			reasons = append(reasons, fmt.Sprintf("output topic %s has %d partitions, it needs %d, as the inputs have", name, t.Partitions, want))
 		}
 	}
-	for _, f := range waiting {
-		reasons = append(reasons, fmt.Sprintf("outputs wait for %s/%d: %s", f.Topic, f.Partition, f.Reason))
-	}
 	return reasons
+}
+
+// tell logs what is amiss with topics whenever that has changed: a pod that
+// waits for one must not do so in silence.
+func (o *outputs) tell() {
+	o.mu.Lock()
+	reasons := o.amiss()
+	news := !slices.Equal(reasons, o.told)
+	o.told = reasons
+	o.mu.Unlock()
+	switch {
+	case news && len(reasons) > 0:
+		o.log.Warn("topics are not as they should be, looking again from time to time", zap.Strings("reasons", reasons))
+	case news:
+		o.log.Info("topics are as they should be")
+	}
 }
 
 // unseen names the right that implies that the topic may be looked up.

@@ -1,9 +1,14 @@
 package app
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/IBM/sarama"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"joiner/internal/config"
 	"joiner/internal/deliver"
@@ -54,5 +59,61 @@ func TestTopicsAreRemembered(t *testing.T) {
 		if got := o.reasons(); len(got) != c.reasons {
 			t.Errorf("%s: reasons %q, want %d", c.what, got, c.reasons)
 		}
+	}
+}
+
+// What is amiss with topics is logged when it begins, changes and ends, and not
+// at every look.
+func TestTopicsAmissAreLogged(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	o := outputs{conf: config.Topics{MarketUpdates: "ticks", Notifications: "notes", EnrichedAlerts: "alerts"}, log: zap.New(core)}
+	see := func(names ...string) {
+		topics := make(map[string]kafka.Topic)
+		for _, name := range []string{"ticks", "notes", "alerts"} {
+			topics[name] = kafka.Topic{Name: name}
+			if slices.Contains(names, name) {
+				topics[name] = kafka.Topic{Name: name, Partitions: 6}
+			}
+		}
+		o.learn(topics)
+		o.tell()
+	}
+	for _, c := range []struct {
+		topics []string
+		lines  int // so far
+		says   string
+	}{
+		{[]string{"ticks", "notes", "alerts"}, 0, ""},
+		{[]string{"ticks", "notes"}, 1, "output topic alerts does not exist"},
+		{[]string{"ticks", "notes"}, 1, "output topic alerts does not exist"},
+		{[]string{"ticks"}, 2, "input topic notes does not exist"},
+		{[]string{"ticks", "notes", "alerts"}, 3, "topics are as they should be"},
+		{[]string{"ticks", "notes", "alerts"}, 3, "topics are as they should be"},
+	} {
+		see(c.topics...)
+		all := logs.All()
+		if len(all) != c.lines {
+			t.Fatalf("with %v: %d lines, want %d", c.topics, len(all), c.lines)
+		}
+		if c.lines == 0 {
+			continue
+		}
+		last := all[len(all)-1]
+		if text := last.Message + fmt.Sprint(last.ContextMap()["reasons"]); !strings.Contains(text, c.says) {
+			t.Errorf("with %v: %q, want %q", c.topics, text, c.says)
+		}
+	}
+}
+
+// A price's owner and a member of the status are found again in a pod's log.
+func TestLogNamesThePod(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	a, err := New(Options{Config: config.Default(), Logger: zap.New(core)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.log.Info("anything")
+	if pod := logs.All()[0].ContextMap()["pod"]; pod == "" || pod != a.standing().Part.ID {
+		t.Errorf("the log says pod %v, the status %q", pod, a.standing().Part.ID)
 	}
 }

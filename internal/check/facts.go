@@ -85,8 +85,8 @@ type Sample struct {
 	OutOfOrder int    // ticks older than one before them of the same symbol
 	Disordered string // such a symbol
 
-	Bad       map[record.Kind]int // records that cannot be joined
-	BadDetail map[record.Kind]string
+	Bad       map[record.Kind]int    // records that cannot be joined
+	BadDetail map[record.Kind]string // where one of them lies, and what is wrong with it
 	Keyless   int
 	Misplaced int
 	Keys      []hot.Key // the most frequent, with their counts in the sample

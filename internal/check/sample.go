@@ -235,7 +235,7 @@ func (s *sampler) one(r *record.Record) {
 	s.place(r.Key)
 	symbol, at, bad := s.input.Decode(r)
 	if bad != nil {
-		s.bad(bad)
+		s.bad(r.Offset, bad)
 		return
 	}
 	s.event(at)
@@ -278,10 +278,10 @@ func (s *sampler) place(key []byte) {
 	s.guess.see(key, s.facts.ID, well)
 }
 
-func (s *sampler) bad(bad *enrich.Bad) {
+func (s *sampler) bad(offset int64, bad *enrich.Bad) {
 	s.s.Bad[bad.Kind]++
 	if s.s.BadDetail[bad.Kind] == "" {
-		s.s.BadDetail[bad.Kind] = bad.Detail
+		s.s.BadDetail[bad.Kind] = fmt.Sprintf("partition %d, offset %d: %s", s.facts.ID, offset, bad.Detail)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestSampler(t *testing.T) {
 		Records: 7, Bytes: 4*6 + 9 + 4, Largest: 9,
 		Oldest: 3500, Newest: 7000, Behind: 2500 * time.Millisecond, Event: 6001, EventOldest: 3501,
 		OutOfOrder: 1, Disordered: `"MSFT"`,
-		Bad: map[record.Kind]int{record.InvalidPrice: 2}, BadDetail: map[record.Kind]string{record.InvalidPrice: "of a test"},
+		Bad: map[record.Kind]int{record.InvalidPrice: 2}, BadDetail: map[record.Kind]string{record.InvalidPrice: "partition 6, offset 0: of a test"},
 		Keyless: 1, Misplaced: 1,
 		Keys: []hot.Key{{Name: "MSFT", Count: 5}, {Name: "AAPL", Count: 1}},
 	}

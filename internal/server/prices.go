@@ -101,8 +101,7 @@ func newPricesHandler(p Prices) *pricesHandler {
 
 func (h *pricesHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		writeFault(w, http.StatusMethodNotAllowed, &NoPrice{Reason: "method_not_allowed", Err: errors.New("use GET")})
+		refuseMethod(w, r)
 		return
 	}
 	symbols, single, err := symbolsOf(r.RequestURI)
@@ -283,6 +282,15 @@ func querySymbols(query string) ([]string, error) {
 		return nil, errors.New("no symbol: use " + pricesPath + "/SYMBOL or ?symbol=SYMBOL, which may be repeated")
 	}
 	return symbols, nil
+}
+
+func refuseMethod(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Allow", "GET, HEAD")
+	writeFault(w, http.StatusMethodNotAllowed, &NoPrice{Reason: "method_not_allowed", Err: errors.New("use GET")})
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	writeFault(w, http.StatusNotFound, &NoPrice{Reason: "not_found", Err: errors.New("there is /v1/prices and /v1/status")})
 }
 
 func writeFault(w http.ResponseWriter, code int, e *NoPrice) {

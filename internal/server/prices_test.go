@@ -169,8 +169,12 @@ func TestBadRequests(t *testing.T) {
 		{"GET", "/v1/prices?" + strings.Repeat("symbol=&", maxSymbols+1), 400, "bad_request"},
 		{"POST", "/v1/prices/A", 405, "method_not_allowed"},
 		{"DELETE", "/v1/prices?symbol=A", 405, "method_not_allowed"},
-		{"GET", "/v1/pricesX", 404, nil},
-		{"GET", "/v1/prices%3Fsymbol=A", 404, nil},
+		{"GET", "/v1/pricesX", 404, "not_found"},
+		{"GET", "/v1/prices%3Fsymbol=A", 404, "not_found"},
+		{"GET", "/v1/", 404, "not_found"},
+		{"POST", "/v1/nothing", 404, "not_found"},
+		{"GET", "/v1", 404, "not_found"},
+		{"GET", "/v1/prices?" + strings.Repeat("symbol="+strings.Repeat("A", 100)+"&", maxSymbols), 200, nil},
 		{"GET", "/v1/prices?symbol=" + strings.Repeat("A", 2*maxHeaderBytes), 431, nil},
 	} {
 		res, body := f.raw(t, c.method, c.target)

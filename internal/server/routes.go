@@ -15,11 +15,14 @@ import (
 const maxScrapes = 4
 
 // routes serves what http.listen shows. The mux answers 404 to what it does
-// not know and 405, with Allow, to any method but GET and HEAD.
+// not know and 405, with Allow, to any method but GET and HEAD; below /v1/ such
+// answers are JSON, as all are there.
 func routes(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", livez)
 	mux.Handle("GET /readyz", readyz(o.Status))
+	mux.HandleFunc("/v1", notFound) // else it would lead to /v1/
+	mux.HandleFunc("/v1/", notFound)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{
 		EnableOpenMetrics:   true,
 		MaxRequestsInFlight: maxScrapes,
@@ -29,6 +32,7 @@ func routes(o Options) http.Handler {
 	}))
 	if o.Views != nil {
 		mux.HandleFunc("GET /v1/status", statusHandler(o.Views))
+		mux.HandleFunc("/v1/status", refuseMethod)
 		pageRoutes(mux)
 	}
 	if o.Prices == nil {

@@ -90,7 +90,7 @@ const (
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 30 * time.Second
 	idleTimeout       = 2 * time.Minute
-	maxHeaderBytes    = 16 << 10
+	maxHeaderBytes    = 128 << 10 // maxSymbols of a hundred bytes and more in a query
 	// pprofWriteTimeout bounds the longest profile; net/http/pprof refuses
 	// one that would take longer.
 	pprofWriteTimeout = 5 * time.Minute

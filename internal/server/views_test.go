@@ -57,6 +57,9 @@ func TestStatusThatFails(t *testing.T) {
 	if r := f.get(t, "/v1/status?scope=group"); r.code != 503 || !strings.Contains(r.body, `"reason":"failed"`) {
 		t.Errorf("%d %s", r.code, r.body)
 	}
+	if r := f.do(t, "POST", f.Addr(), "/v1/status", nil); r.code != 405 || r.header.Get("Allow") != "GET, HEAD" || !strings.Contains(r.body, `"reason":"method_not_allowed"`) {
+		t.Errorf("POST: %d %s", r.code, r.body)
+	}
 	if r := f.get(t, "/v1/status"); r.code != 200 {
 		t.Errorf("this pod's own: %d", r.code)
 	}

@@ -458,8 +458,11 @@ func (t *Task) drop(p *place, kind record.Kind) {
 
 // logBad names a record that becomes no alert. The detail quotes nothing of it.
 func (t *Task) logBad(p *place, kind record.Kind, detail string) {
-	topic := t.o.Topics[p.side]
-	t.o.Faults.Warn("record "+topic+" "+string(kind), "a record becomes a dead letter, or is skipped where there is no topic for them",
+	topic, becomes := t.o.Topics[p.side], "a record becomes a dead letter"
+	if t.o.DeadLetters == "" {
+		becomes = "a record is skipped, since dead letters are turned off"
+	}
+	t.o.Faults.Warn("record "+topic+" "+string(kind), becomes,
 		zap.String("topic", topic), zap.Int32("partition", t.o.Index), zap.Int64("offset", p.rec.Offset),
 		zap.String("kind", string(kind)), zap.String("detail", detail))
 }
