@@ -9,7 +9,10 @@
 // in that generation, and that the group's coordinator has not been silent for
 // so long that somebody else may own it. Where any of this fails it says
 // `moved`, and names the owner if its directory knows one; it never forwards.
-// The asker asks again through the newest directory until its patience ends.
+// The asker asks again through the newest directory until its patience ends,
+// which it does wherever the question is: waiting for another try, for its turn
+// to be sent, or for a table of this pod. With an attempt that the owner could
+// not answer in time comes a ticket, by which the next goes on where it ended.
 //
 // This package must never answer from a table that is not asked about, guess a
 // price or a miss where nobody answered, follow a redirect or a proxy, send a
