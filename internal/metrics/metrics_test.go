@@ -127,7 +127,7 @@ func TestClosedLabelSetsExistAtZero(t *testing.T) {
 		"joiner_out_of_order_updates_total": 1, "joiner_assigned_partitions": 2,
 		"joiner_colocated_partitions": 1, "joiner_group_members": 1, "joiner_group_generation": 1,
 		"joiner_rebalances_total": 1, "joiner_task_moves_total": 2, "joiner_tasks": 3,
-		"joiner_state_bytes": 1, "joiner_offset_resets_total": 2, "joiner_commits_total": 2,
+		"joiner_state_bytes": 1, "joiner_offset_resets_total": 2, "joiner_commits_total": 2, "joiner_transactions_total": 4,
 		"joiner_ready": 1, "joiner_build_info": 1,
 	} {
 		if got := containing(all, name+"{"); len(got) != want {

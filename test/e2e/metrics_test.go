@@ -54,6 +54,7 @@ var promisedMetrics = []struct {
 	{"joiner_lag_records", "partition,topic", false},
 	{"joiner_lag_seconds", "partition,topic", false},
 	{"joiner_commits_total", "outcome", false},
+	{"joiner_transactions_total", "outcome", false},
 	{"joiner_ready", "", false},
 	{"joiner_build_info", "commit,go,sarama,version", false},
 	{"go_goroutines", "", false},
@@ -73,6 +74,7 @@ var closedLabels = []struct {
 	{"joiner_task_moves_total", "direction", []string{"gained", "lost"}},
 	{"joiner_tasks", "state", []string{"restoring", "running", "stalled"}},
 	{"joiner_commits_total", "outcome", []string{"failed", "ok"}},
+	{"joiner_transactions_total", "outcome", []string{"aborted", "committed", "fenced", "unknown"}},
 	{"joiner_dead_letters_total", "kind", []string{
 		"invalid_event_time", "invalid_json", "invalid_price", "invalid_timestamp", "missing_symbol",
 		"no_price", "null_value", "rejected", "too_large", "unavailable",
