@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"joiner/internal/app"
 	"joiner/internal/demo"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 )
 
@@ -37,6 +39,7 @@ prints a line about each event, until it is interrupted.`,
 	cmd.Flags().Float64Var(&live.rate, "rate", 20, "with --live: notifications a second")
 	verbose := cmd.Flags().Bool("verbose", false, "show the members' log on standard error")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		aside(cmd, p, *verbose)
 		if err := live.check(cmd, out); err != nil {
 			return wrongUsage(err)
 		}
@@ -50,6 +53,18 @@ prints a line about each event, until it is interrupted.`,
 		return runDemo(cmd, p, out, log)
 	}
 	return cmd
+}
+
+// aside warns of flags that set what the demo does not look at: whoever names a
+// broker may think that it is the one. Of the configuration it takes the log's
+// part alone, where that is shown.
+func aside(cmd *cobra.Command, p *process, verbose bool) {
+	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if !f.Changed || verbose && (f.Name == "config" || f.Name == "set" || strings.HasPrefix(f.Name, "log-")) {
+			return
+		}
+		fmt.Fprintf(p.stderr, "joiner: warning: --%s has no effect on demo, which brings its own broker and settings\n", f.Name)
+	})
 }
 
 // liveFlags are the flags of --live.

@@ -333,6 +333,8 @@ func (a *App) outOfRange(topic string, partition int32, at, start, end int64) in
 	}
 	a.metrics.OffsetReset(side)
 	if at > end {
+		a.faults.Warn("anew "+topic, "a topic was truncated or made anew: its offsets, and the joiner-source of its alerts, begin again",
+			zap.String("topic", topic), zap.Int32("partition", partition), zap.Int64("offset", at), zap.Int64("log_start", start), zap.Int64("log_end", end))
 		a.member.Reset(partition)
 	}
 	return start

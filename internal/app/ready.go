@@ -17,7 +17,7 @@ import (
 // Ready implements server.Status.
 func (a *App) Ready() server.Readiness {
 	if !a.connected.Load() {
-		return server.Readiness{Reasons: append([]string{"no broker of kafka.brokers has answered yet"}, a.access.Refusals()...)}
+		return server.Readiness{Reasons: oneLine(append([]string{"no broker of kafka.brokers has answered yet"}, a.access.Refusals()...))}
 	}
 	s := a.member.Status()
 	r := server.Readiness{Assigned: s.Assigned, CaughtUp: s.Assigned && len(s.Starting) == 0, Reasons: []string{}}
@@ -35,8 +35,17 @@ func (a *App) Ready() server.Readiness {
 	}
 	r.Reasons = append(r.Reasons, a.outputs.reasons()...)
 	r.Notes = append(a.keys.Notes(), directoryNotes(s)...)
+	r.Reasons, r.Notes = oneLine(r.Reasons), oneLine(r.Notes)
 	r.Ready = r.Assigned && len(r.Reasons) == 0
 	return r
+}
+
+// oneLine joins the lines of each text: errors that were joined have several.
+func oneLine(texts []string) []string {
+	for i, text := range texts {
+		texts[i] = strings.ReplaceAll(text, "\n", "; ")
+	}
+	return texts
 }
 
 // judge adds what one task has to say. A task that has not reached the market

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"errors"
+	"slices"
 	"testing"
 
 	"joiner/internal/assign"
@@ -78,5 +80,12 @@ func TestDirectoryNotes(t *testing.T) {
 		if got := directoryNotes(c.s); len(got) != c.notes {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+func TestReasonsAreOneLineEach(t *testing.T) {
+	got := oneLine([]string{errors.Join(errors.New("a"), errors.New("b")).Error(), "c"})
+	if !slices.Equal(got, []string{"a; b", "c"}) {
+		t.Errorf("%q", got)
 	}
 }

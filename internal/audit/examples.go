@@ -65,6 +65,9 @@ func (a *auditor) explain() {
 	if r.Uncontradicted > 0 {
 		note("of %d right alerts earlier ticks are gone: those that are left say nothing else", r.Uncontradicted)
 	}
+	if m, n := a.topics.Market, a.topics.Notifications; m.Partitions != n.Partitions {
+		note("topic %s has %d partitions and %s %d: joiner does not join what it was not given, grow the smaller one", m.Name, m.Partitions, n.Name, n.Partitions)
+	}
 	if a.topics.DeadLetters.Name != "" && a.topics.DeadLetters.Partitions == 0 {
 		note("topic %s does not exist: there are no dead letters", a.topics.DeadLetters.Name)
 	}

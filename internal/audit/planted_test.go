@@ -660,3 +660,20 @@ func TestNothingToVerify(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestUnequalInputsAreNoted(t *testing.T) {
+	for _, c := range []struct {
+		market, notes int32
+		want          string
+	}{
+		{6, 6, ""},
+		{8, 6, "topic ticks has 8 partitions and notes 6"},
+		{6, 8, "topic ticks has 6 partitions and notes 8"},
+	} {
+		a := &auditor{topics: Topics{Market: Topic{Name: "ticks", Partitions: c.market}, Notifications: Topic{Name: "notes", Partitions: c.notes}}}
+		a.explain()
+		if got := strings.Join(a.report.Notes, "\n"); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%d and %d partitions: notes %q, want %q", c.market, c.notes, got, c.want)
+		}
+	}
+}
