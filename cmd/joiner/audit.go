@@ -168,6 +168,7 @@ func auditOptions(o *audit.Options, c config.Config, isolation string) error {
 	o.DropMisses, o.DeadMisses = c.Join.OnMiss == dropIt, c.Join.OnMiss == deadLetterIt
 	o.DropNoAnswer, o.DeadNoAnswer = c.Join.OnUnavailable == dropIt, c.Join.OnUnavailable == deadLetterIt
 	o.StartLatest = c.Notification.Start == "latest"
+	o.MaxMessageBytes = int64(c.Delivery.MaxMessageBytes)
 	o.LocalIsCertain = c.Join.Wait == 0
 	return nil
 }

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"math"
 
@@ -133,6 +134,29 @@ type original struct {
 	meta, value uint64
 	bytes       int64
 	when        int64
+	largest     int64 // bytes that its alert may have
+}
+
+// largest is about how large the alert of a notification can be: the symbol
+// stands in it once more, each byte escaped at worst.
+func largest(r *record.Record, note *record.Note) int64 {
+	const escaped, frame = 6, 1 << 10
+	n := len(r.Key) + len(r.Value) + escaped*len(note.Symbol) + frame
+	for _, h := range r.Headers {
+		n += len(h.Key) + len(h.Value) + 8
+	}
+	return int64(n)
+}
+
+// fits is how large an alert may be: what the broker takes by default where
+// nobody could say.
+func (l *ledger) fits() int64 {
+	const standard = 1<<20 + 12
+	most := cmp.Or(l.topics.Alerts.MaxBytes, standard)
+	if l.o.MaxMessageBytes > 0 {
+		most = min(most, l.o.MaxMessageBytes)
+	}
+	return most
 }
 
 // note holds a notification against its outputs.
@@ -144,7 +168,7 @@ func (l *ledger) note(r *record.Record) error {
 		n.note, n.bad = l.o.DecodeNote(r)
 		n.symbol = l.hash.symbol(n.note.Symbol)
 		n.meta, n.value, n.bytes = l.hash.meta(r.Key, r.Headers), l.hash.bytes(r.Value), int64(len(r.Value))
-		n.when = int64(r.Timestamp)
+		n.when, n.largest = int64(r.Timestamp), largest(r, &n.note)
 	}
 	var copies copies
 	for o := l.next(r.Offset + 1); o != nil; o = l.next(r.Offset + 1) {
@@ -400,6 +424,9 @@ func (l *ledger) missing(n *original) error {
 	switch {
 	case n.bad != nil && l.topics.DeadLetters.Name == "":
 		l.dropped(at, "it is %s, and there is no topic for dead letters", n.bad.Kind)
+		return nil
+	case n.bad == nil && l.topics.DeadLetters.Name == "" && n.largest > l.fits():
+		l.dropped(at, "its alert may be larger than %s takes, and there is no topic for dead letters", l.topics.Alerts.Name)
 		return nil
 	case l.mayBeDeleted(n):
 		l.unverifiable(topic, at, "its output may have been deleted")

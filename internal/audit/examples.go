@@ -40,8 +40,16 @@ func (a *auditor) nameExamples(ctx context.Context) error {
 	return nil
 }
 
-// printable returns a key as text, quoted where it would not read as itself.
+// longestKey is how much of a key is shown, in bytes; topic, partition and
+// offset find the record.
+const longestKey = 64
+
+// printable returns a key as text, quoted where it would not read as itself, cut
+// where it is long.
 func printable(key []byte) string {
+	if len(key) > longestKey {
+		return fmt.Sprintf("%s… (%d bytes)", strconv.QuoteToASCII(string(key[:longestKey])), len(key))
+	}
 	switch {
 	case key == nil:
 		return "null"

@@ -25,13 +25,15 @@ type Options struct {
 	// Placer says where the market's producers put a symbol.
 	Placer *placement.Placer
 
-	History        time.Duration // join.history
-	DropMisses     bool          // join.on_miss: drop
-	DropNoAnswer   bool          // join.on_unavailable: drop
-	DeadMisses     bool          // join.on_miss: dead_letter
-	DeadNoAnswer   bool          // join.on_unavailable: dead_letter
-	StartLatest    bool          // notification.start: latest
-	LocalIsCertain bool          // no wait is configured: a local miss has been looked up
+	History      time.Duration // join.history
+	DropMisses   bool          // join.on_miss: drop
+	DropNoAnswer bool          // join.on_unavailable: drop
+	DeadMisses   bool          // join.on_miss: dead_letter
+	DeadNoAnswer bool          // join.on_unavailable: dead_letter
+	StartLatest  bool          // notification.start: latest
+	// MaxMessageBytes is delivery.max_message_bytes; 0: what the topic takes.
+	MaxMessageBytes int64
+	LocalIsCertain  bool // no wait is configured: a local miss has been looked up
 
 	// Since and Until bound the record timestamps of the notifications that
 	// are looked at: from Since up to but not including Until. Zero: no bound.
@@ -117,6 +119,8 @@ type Topic struct {
 	// Before and After are how far a timestamp may lie from the broker's clock,
 	// in milliseconds; 0: not known.
 	Before, After int64
+	// MaxBytes is max.message.bytes; 0: not known.
+	MaxBytes int64
 }
 
 // Topics are the four of them. DeadLetters has no name where it is off.

@@ -501,6 +501,25 @@ func TestDropped(t *testing.T) {
 			t.Error(figuresOf(r), r.Notes)
 		}
 	})
+	t.Run("too large, no dead letters", func(t *testing.T) {
+		for _, c := range []struct {
+			topic, configured int64
+			want              figures
+		}{
+			{0, 0, figures{Lost: 1}}, // the broker's default has room
+			{1 << 20, 0, figures{Lost: 1}},
+			{3000, 0, figures{Dropped: 1}},
+			{1 << 20, 3000, figures{Dropped: 1}},
+		} {
+			w := newWorld(t, 1, 1, 0)
+			w.note(0, strings.Repeat("A", 1000), 1, `{}`)
+			w.topics.DeadLetters, w.o.DeadLetters = Topic{}, ""
+			w.topics.Alerts.MaxBytes, w.o.MaxMessageBytes = c.topic, c.configured
+			if r := w.audit(); figuresOf(r) != c.want {
+				t.Errorf("limits %d and %d: %+v, want %+v", c.topic, c.configured, figuresOf(r), c.want)
+			}
+		}
+	})
 	misses := func(t *testing.T) *world {
 		w := newWorld(t, 2, 1, 0)
 		w.o.DropMisses = true
@@ -658,6 +677,18 @@ func TestNothingToVerify(t *testing.T) {
 	w.topics.Alerts.Partitions = 0
 	if _, err := Audit(t.Context(), w.o, w.log, w.topics); err == nil || !strings.Contains(err.Error(), "alerts does not exist") {
 		t.Error(err)
+	}
+}
+
+func TestLongKeysAreCut(t *testing.T) {
+	for key, want := range map[string]string{
+		"BBCA":                     "BBCA",
+		strings.Repeat("A", 64):    strings.Repeat("A", 64),
+		strings.Repeat("A", 900e3): `"` + strings.Repeat("A", 64) + `"… (900000 bytes)`,
+	} {
+		if got := printable([]byte(key)); got != want {
+			t.Errorf("%.70s: %.100s", key, got)
+		}
 	}
 }
 

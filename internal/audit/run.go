@@ -90,6 +90,7 @@ func look(ctx context.Context, o *Options, facts *kafka.Facts) (t Topics, unknow
 		one.topic.Compacted = strings.Contains(s.Values["cleanup.policy"], "compact")
 		one.topic.AppendTime = s.Values["message.timestamp.type"] == "LogAppendTime"
 		one.topic.Before = limit(s.Values["message.timestamp.before.max.ms"])
+		one.topic.MaxBytes, _ = strconv.ParseInt(s.Values["max.message.bytes"], 10, 64)
 		one.topic.After = limit(s.Values["message.timestamp.after.max.ms"])
 	}
 	return t, unknown, nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -187,27 +188,46 @@ func rate(s *Sample) float64 {
 // within a fraction of it.
 const skewed = 5 * time.Second
 
+// later takes a partition's newest time in, with where it lies, if it is further
+// ahead than what there was.
+func later(most time.Duration, where string, at record.Millis, p *PartitionFacts) (time.Duration, string) {
+	d := at.Time().Sub(p.Sample.At)
+	if d <= most {
+		return most, where
+	}
+	return d, fmt.Sprintf("%s in partition %d", at.Time().UTC().Format(time.RFC3339), p.ID)
+}
+
+// ahead is a span that may be longer than a duration can say.
+func ahead(d time.Duration) string {
+	if d == math.MaxInt64 {
+		return "292 years or more"
+	}
+	return span(d)
+}
+
 func judgeClockSkew(j *judgement) []Finding {
 	return j.eachSide(func(side record.Side, parts []PartitionFacts, _ int) []Finding {
 		topic := j.Inputs[side].Topic
 		var own, event time.Duration
+		var owns, events string // where those lie
 		early := false
 		for i := range parts {
 			s := &parts[i].Sample
 			if s.Newest != record.NoTimestamp {
-				own = max(own, s.Newest.Time().Sub(s.At))
+				own, owns = later(own, owns, s.Newest, &parts[i])
 			}
 			if s.Event != record.NoTimestamp {
-				event = max(event, s.Event.Time().Sub(s.At))
+				event, events = later(event, events, s.Event, &parts[i])
 				early = early || s.EventOldest.Time().Year() < 1990 && s.Newest.Time().Year() >= 2000
 			}
 		}
 		const clocks = "set the producers' clocks, and this machine's, by NTP"
 		switch {
 		case own > skewed:
-			return []Finding{warn(topic, clocks, "the newest record's timestamp is %s ahead of this machine's clock", span(own))}
+			return []Finding{warn(topic, clocks, "the newest record's timestamp is %s ahead of this machine's clock: %s", ahead(own), owns)}
 		case event > skewed:
-			return []Finding{warn(topic, clocks+"; or correct the event_time_unit", "the newest event time is %s ahead of this machine's clock: prices seem newer than notifications that come later", span(event))}
+			return []Finding{warn(topic, clocks+"; or correct the event_time_unit", "the newest event time is %s ahead of this machine's clock: %s; prices seem newer than notifications that come later", ahead(event), events)}
 		case early:
 			return []Finding{warn(topic, "correct the event_time_unit, or the producers", "there are event times before 1990 in records of today: their unit is probably another one")}
 		}

@@ -557,7 +557,7 @@ func TestJudge(t *testing.T) {
 			[]wantFinding{
 				{"output_timestamp_limits", Failure, "enriched-alerts", "no timestamps more than 1h ahead, and the newest are 2h ahead", "after.max.ms"},
 				{"output_timestamp_limits", Failure, "enriched-alerts-dlq", "2h ahead", "after.max.ms"},
-				{"clock_skew", Warning, "notifications", "2h ahead of this machine's clock", "NTP"},
+				{"clock_skew", Warning, "notifications", "2h ahead of this machine's clock: " + noon.Add(2*time.Hour).UTC().Format(time.RFC3339) + " in partition", "NTP"},
 			},
 		},
 		"no room for alerts": {

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 
@@ -72,7 +73,7 @@ func (l *loader) file(o Options) {
 		}
 		return
 	}
-	text, err := os.ReadFile(o.Path)
+	text, err := readConfig(o.Path)
 	if errors.Is(err, fs.ErrNotExist) && !o.Explicit {
 		return
 	}
@@ -84,6 +85,26 @@ func (l *loader) file(o Options) {
 	d := &document{name: o.Path, schema: l.schema, set: l.set}
 	d.read(text)
 	l.faults = append(l.faults, d.faults...)
+}
+
+// maxConfigBytes bounds the configuration; the documented default is 8 KiB.
+const maxConfigBytes = 1 << 20
+
+// readConfig reads a file, which may be a pipe but not go on for ever.
+func readConfig(path string) (_ []byte, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	text, err := io.ReadAll(io.LimitReader(file, maxConfigBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxConfigBytes {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxConfigBytes)
+	}
+	return text, nil
 }
 
 func (l *loader) environment(environ []string) {

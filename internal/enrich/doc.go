@@ -21,7 +21,8 @@
 //   - A symbol found by a path is a non-empty string, or a number, whose text
 //     as written is then the symbol. The bytes of a string that are not UTF-8
 //     are kept, so that a symbol by path can equal any key; an unpaired
-//     surrogate escape becomes U+FFFD, as in encoding/json.
+//     surrogate escape becomes the three bytes that UTF-8 would write it as
+//     (WTF-8), so that it is no other symbol's.
 //   - An event time lies in the years 0000 to 9999, which RFC 3339 can write;
 //     everything outside is an invalid event time, and so is the timestamp of
 //     a record that has none where it is asked for.

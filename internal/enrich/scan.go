@@ -444,9 +444,10 @@ func hexDigit(c byte) rune {
 	return -1
 }
 
-// appendUnescaped appends what the inside of a checked string stands for. A
-// surrogate without its other half becomes U+FFFD; bytes that are not UTF-8
-// stay what they are.
+// appendUnescaped appends what the inside of a checked string stands for. Bytes
+// that are not UTF-8 stay what they are. A surrogate without its other half is
+// written as UTF-8 would have it (WTF-8), which is not UTF-8: as U+FFFD, as
+// encoding/json has it, different symbols would become one.
 func appendUnescaped(dst, raw []byte) []byte {
 	for len(raw) > 0 {
 		n := bytes.IndexByte(raw, '\\')
@@ -464,9 +465,11 @@ func appendUnescaped(dst, raw []byte) []byte {
 		raw = raw[6:]
 		if utf16.IsSurrogate(r) {
 			pair := utf16.DecodeRune(r, codeUnit(raw))
-			if pair != utf8.RuneError {
-				raw = raw[6:]
+			if pair == utf8.RuneError {
+				dst = append(dst, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0x3F, 0x80|byte(r)&0x3F)
+				continue
 			}
+			raw = raw[6:]
 			r = pair
 		}
 		dst = utf8.AppendRune(dst, r)

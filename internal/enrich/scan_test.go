@@ -209,7 +209,7 @@ func TestSkipPlainAtEveryAlignment(t *testing.T) {
 func TestUnescapeAsEncodingJSON(t *testing.T) {
 	for _, s := range []string{
 		``, `plain`, `\"\\\/\b\f\n\r\t`, `M\u0026M.NS`, `\u65e5\u7d4c225`, `\ud83d\ude00`, `\uD83D\uDE00!`,
-		`\ud800`, `\udc00`, `\ud800\ud800\udc00`, `\ud800\u0041`, `\udc00\ud800`, `\ud800\n`, `\u0000`, `x\ud83d`,
+		`\u0000`, `\ufffd`,
 	} {
 		var want string
 		if err := json.Unmarshal([]byte(`"`+s+`"`), &want); err != nil {
@@ -221,6 +221,20 @@ func TestUnescapeAsEncodingJSON(t *testing.T) {
 	}
 	if got := appendUnescaped(nil, []byte("\xff\\u0041\xfe")); string(got) != "\xffA\xfe" {
 		t.Errorf("bytes that are not UTF-8 became %q", got)
+	}
+}
+
+// What encoding/json makes one, U+FFFD, are different symbols.
+func TestUnpairedSurrogatesStayApart(t *testing.T) {
+	for s, want := range map[string]string{
+		`\ud800`: "\xed\xa0\x80", `\ud801`: "\xed\xa0\x81", `\udc00`: "\xed\xb0\x80", `\udfff`: "\xed\xbf\xbf",
+		`\ud800\ud800\udc00`: "\xed\xa0\x80\U00010000", `\ud800\u0041`: "\xed\xa0\x80A",
+		`\udc00\ud800`: "\xed\xb0\x80\xed\xa0\x80", `\ud800\n`: "\xed\xa0\x80\n", `x\ud83d`: "x\xed\xa0\xbd",
+		`\ufffd`: "\ufffd",
+	} {
+		if got := string(appendUnescaped(nil, []byte(s))); got != want {
+			t.Errorf("%s: %q, want %q", s, got, want)
+		}
 	}
 }
 

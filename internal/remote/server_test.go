@@ -212,7 +212,7 @@ func TestStatus(t *testing.T) {
 		t.Error("a status without bounds")
 	}
 	var status statusError
-	if _, err := c.Status(t.Context(), serve(t, f, nil).Addr().String()); !errors.As(err, &status) || status.code != 404 {
+	if _, err := c.Status(t.Context(), serve(t, f, nil).Addr().String()); !errors.As(err, &status) || status.code != 404 || !strings.Contains(err.Error(), "peer.tls") {
 		t.Errorf("%v", err)
 	}
 }

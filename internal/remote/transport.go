@@ -97,6 +97,10 @@ func (e statusError) Error() string {
 		return fmt.Sprintf("the other pod refuses this one's peer.token or certificate (HTTP %d)", e.code)
 	case http.StatusTooManyRequests:
 		return "the other pod has too many requests at a time"
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed:
+		// A TLS listener answers plain HTTP with 400, and whatever is no joiner
+		// has no such path.
+		return fmt.Sprintf("what listens there does not speak as this pod does (HTTP %d): is peer.tls set alike on both pods, and peer.advertise where the other one's peer.listen is reached?", e.code)
 	}
 	return fmt.Sprintf("HTTP %d", e.code)
 }
