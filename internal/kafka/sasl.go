@@ -182,7 +182,7 @@ func refusedBy(resp *kmsg.SASLAuthenticateResponse, secret string) error {
 	if resp.ErrorMessage == nil || *resp.ErrorMessage == "" {
 		return err
 	}
-	return fmt.Errorf("%w: %s", err, redacted(*resp.ErrorMessage, secret))
+	return fmt.Errorf("%w: %s", err, quoted(*resp.ErrorMessage, secret))
 }
 
 // hide returns err's text without the secret; its chain is cut, since it may

@@ -327,6 +327,18 @@ func hintSASL(err error, mechanism string) error {
 	return err
 }
 
+// quoted is what the other side said, bounded, or nothing of it where it repeats
+// a secret: of a secret that is a common word the rest of the sentence would
+// tell which one.
+func quoted(text string, secrets ...string) string {
+	for _, secret := range secrets {
+		if secret != "" && strings.Contains(text, secret) {
+			return "<redacted>"
+		}
+	}
+	return redacted(text)
+}
+
 // redacted removes secrets that a text from elsewhere may repeat, and bounds
 // it.
 func redacted(text string, secrets ...string) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/oauth2"
 
 	"joiner/internal/record"
 	"joiner/internal/tlsfiles"
@@ -682,5 +684,28 @@ func TestOptionsWithBrokenFilesAreRefused(t *testing.T) {
 	}
 	if _, err := NewAccess(Security{SASL: SASL{Mechanism: "GSSAPI"}}, "joiner", nil); err == nil {
 		t.Error("an unknown mechanism was accepted")
+	}
+}
+
+// Of a secret that is a common word, the words around it would tell which.
+func TestWordsThatRepeatASecretAreLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		text    string
+		secrets []string
+		want    string
+	}{
+		{"unknown client or wrong secret", []string{"wrong"}, "<redacted>"},
+		{"got a%2Fb", []string{"a/b", "a%2Fb"}, "<redacted>"},
+		{"unknown client", []string{"hunter2", ""}, "unknown client"},
+		{strings.Repeat("x", 400), nil, strings.Repeat("x", 300) + "…"},
+	} {
+		if got := quoted(c.text, c.secrets...); got != c.want {
+			t.Errorf("%.40q: %q, want %q", c.text, got, c.want)
+		}
+	}
+	said := &oauth2.RetrieveError{Response: &http.Response{Status: "401 Unauthorized", StatusCode: 401}, ErrorCode: "invalid_client", ErrorDescription: "unknown client or wrong secret"}
+	err := (&tokens{sasl: SASL{ClientID: "joiner"}}).endpointFault(said, "wrong")
+	if want := "client joiner or its secret is wrong: 401 Unauthorized: invalid_client: <redacted>"; err.Error() != want {
+		t.Errorf("%q, want %q", err, want)
 	}
 }

@@ -167,17 +167,17 @@ func (t *tokens) fetch(ctx context.Context) (*oauth2.Token, error) {
 func (t *tokens) endpointFault(err error, secret string) error {
 	var said *oauth2.RetrieveError
 	if errors.As(err, &said) {
-		text := said.Response.Status
+		text := quoted(said.Response.Status, secret, url.QueryEscape(secret))
 		if code := said.Response.StatusCode; code == http.StatusUnauthorized || said.ErrorCode == "invalid_client" {
 			text = "client " + t.sasl.ClientID + " or its secret is wrong: " + text
 		}
 		if said.ErrorCode != "" {
-			text += ": " + said.ErrorCode
+			text += ": " + quoted(said.ErrorCode, secret, url.QueryEscape(secret))
 		}
 		if said.ErrorDescription != "" {
-			text += ": " + said.ErrorDescription
+			text += ": " + quoted(said.ErrorDescription, secret, url.QueryEscape(secret))
 		}
-		return errors.New(redacted(text, secret, url.QueryEscape(secret)))
+		return errors.New(text)
 	}
 	var request *url.Error
 	if errors.As(err, &request) {
