@@ -703,7 +703,7 @@ func TestWordsThatRepeatASecretAreLeftOut(t *testing.T) {
 			t.Errorf("%.40q: %q, want %q", c.text, got, c.want)
 		}
 	}
-	said := &oauth2.RetrieveError{Response: &http.Response{Status: "401 Unauthorized", StatusCode: 401}, ErrorCode: "invalid_client", ErrorDescription: "unknown client or wrong secret"}
+	said := &oauth2.RetrieveError{Response: &http.Response{Status: "401 Unauthorized", StatusCode: http.StatusUnauthorized}, ErrorCode: "invalid_client", ErrorDescription: "unknown client or wrong secret"}
 	err := (&tokens{sasl: SASL{ClientID: "joiner"}}).endpointFault(said, "wrong")
 	if want := "client joiner or its secret is wrong: 401 Unauthorized: invalid_client: <redacted>"; err.Error() != want {
 		t.Errorf("%q, want %q", err, want)
