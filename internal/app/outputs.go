@@ -230,7 +230,11 @@ func (o *outputs) amiss() (reasons []string) {
 		case kafka.Unauthorized(t.Err):
 			reasons = append(reasons, unseen("Write", t))
 		case !t.Exists():
-			reasons = append(reasons, fmt.Sprintf("%s: it needs %d partitions, as the inputs have; create it or set topics.create: true", missing("output", t), want))
+			cure := "create it or set topics.create: true"
+			if o.conf.Create {
+				cure = "it is made as soon as the brokers let joiner (topics.create)"
+			}
+			reasons = append(reasons, fmt.Sprintf("%s: it needs %d partitions, as the inputs have; %s", missing("output", t), want, cure))
 		case name == o.conf.EnrichedAlerts && t.Partitions < want:
 			reasons = append(reasons, fmt.Sprintf("output topic %s has %d partitions, it needs %d, as the inputs have", name, t.Partitions, want))
 		}

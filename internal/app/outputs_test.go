@@ -117,3 +117,13 @@ func TestLogNamesThePod(t *testing.T) {
 		t.Errorf("the log says pod %v, the status %q", pod, a.standing().Part.ID)
 	}
 }
+
+func TestCureOfAMissingOutput(t *testing.T) {
+	for create, want := range map[bool]string{false: "create it or set topics.create: true", true: "it is made as soon as"} {
+		o := outputs{conf: config.Topics{MarketUpdates: "ticks", Notifications: "notes", EnrichedAlerts: "alerts", Create: create}}
+		o.learn(map[string]kafka.Topic{"ticks": {Name: "ticks", Partitions: 6}, "notes": {Name: "notes", Partitions: 6}, "alerts": {Name: "alerts"}})
+		if got := o.amiss(); len(got) != 1 || !strings.Contains(got[0], want) {
+			t.Errorf("create %v: %q, want %q", create, got, want)
+		}
+	}
+}

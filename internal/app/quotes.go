@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"joiner/internal/record"
 	"joiner/internal/remote"
 	"joiner/internal/server"
 )
@@ -11,7 +12,19 @@ import (
 // quotes is the pod as /v1/prices sees it.
 type quotes struct{ a *App }
 
-var errNoPrice = errors.New("the symbol has no price")
+var (
+	errNoPrice      = errors.New("the symbol has no price")
+	errNoPriceThere = errors.New("the symbol has no price in the partition where its ticks belong, but ticks are misplaced here: see the notes of /readyz")
+)
+
+// noPrice does not call a price missing for certain where ticks lie in other
+// partitions than the one that was asked.
+func noPrice(misplaced bool) error {
+	if misplaced {
+		return errNoPriceThere
+	}
+	return errNoPrice
+}
 
 // PriceNow implements server.Prices.
 func (q quotes) PriceNow(ctx context.Context, symbol []byte) (server.Price, error) {
@@ -23,7 +36,7 @@ func (q quotes) PriceNow(ctx context.Context, symbol []byte) (server.Price, erro
 	case err != nil:
 		return server.Price{}, err
 	case !now.Found:
-		return server.Price{}, &server.NoPrice{Reason: server.ReasonNoPrice, Owner: now.Owner, Err: errNoPrice}
+		return server.Price{}, &server.NoPrice{Reason: server.ReasonNoPrice, Owner: now.Owner, Err: noPrice(q.a.keys.Misplaced(record.Market))}
 	}
 	return server.Price{Price: now.Price, Owner: now.Owner}, nil
 }

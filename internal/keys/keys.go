@@ -96,6 +96,9 @@ func (w *Watch) Hottest(n int) (hottest []Hot, total uint64) {
 	return hottest[:min(max(n, 0), len(hottest))], total
 }
 
+// Misplaced tells whether keys of a topic were misplaced in the last ten minutes.
+func (w *Watch) Misplaced(side record.Side) bool { return w.topics[side].note() != "" }
+
 func (w *Watch) partitions() []*Partition {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -359,6 +359,9 @@ func TestNotesForget(t *testing.T) {
 	if notes := s.Notes(); len(notes) != 1 || !strings.HasPrefix(notes[0], want) {
 		t.Errorf("%q, want %q", notes, want)
 	}
+	if !s.Misplaced(record.Market) || s.Misplaced(record.Notification) {
+		t.Error("not the market's keys alone are said to be misplaced")
+	}
 	s.now = s.now.Add(lately)
 	s.take(home, record.Market, key)
 	want = "1 of the latest 5 records of market-updates (20 %) are misplaced: "
@@ -369,6 +372,9 @@ func TestNotesForget(t *testing.T) {
 	s.take(home, record.Market, key)
 	if notes := s.Notes(); notes != nil {
 		t.Errorf("after two windows: %q", notes)
+	}
+	if s.Misplaced(record.Market) {
+		t.Error("still misplaced after two windows")
 	}
 	if s.topics[record.Market].suspicious.Load() {
 		t.Error("the topic is still suspected")
