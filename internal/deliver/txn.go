@@ -204,7 +204,7 @@ const (
 	faultPause   = time.Second
 	longestPause = 8 * time.Second
 	// stuckAfter is how long a transaction waits for outputs of which none
-	// gets written, and probation how long where that happened before.
+	// gets written, and probation how long the first time after that happened.
 	stuckAfter = 3 * time.Second
 	probation  = time.Second
 	// After a transaction that failed the next one waits so long, twice as long
@@ -382,10 +382,22 @@ func (t *Transactor) Run(ctx context.Context) error {
 		case <-t.kick:
 		case <-ctx.Done():
 			reply(t.takeCallers(), ctx.Err())
+			t.leave(ctx)
 			return nil
 		}
 		t.roundWithin(ctx)
 	}
+}
+
+// leave aborts what a failed transaction left open, or its outputs would hide all
+// that others write behind them until it times out.
+func (t *Transactor) leave(ctx context.Context) {
+	if t.standing != fresh {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	t.remake(ctx)
 }
 
 // roundWithin lets a transaction that is under way when ctx ends come to its

@@ -44,7 +44,7 @@ func (t *Transactor) failed(x *transaction, began, lost bool, err error) error {
 	case poisoned:
 		// Told only now: the tasks make dead letters of them, and the next
 		// transaction has those in their place.
-		for _, r := range x.refused {
+		for _, r := range x.refusals() {
 			r.out.Owner.Settled(r.out, r.err)
 		}
 	case undone:

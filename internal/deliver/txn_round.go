@@ -23,7 +23,8 @@ type transaction struct {
 	outputs []*record.Output // of all shares, by topic
 	more    bool             // outputs were left out for their size
 	// trial: its tasks are on probation.
-	trial bool
+	trial    bool
+	patience time.Duration // with outputs of which none gets written
 
 	mu      sync.Mutex
 	left    int // outputs that are not written yet
@@ -56,13 +57,17 @@ func (x *transaction) Settled(o *record.Output, err error) {
 	}
 }
 
+// refusals are the outputs that their topics will never take. A sender may still
+// be telling of others: those are found again in the next transaction.
+func (x *transaction) refusals() []outcome {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.refused)
+}
+
 // written waits until all outputs are in all in-sync replicas.
 func (x *transaction) written(ctx context.Context) error {
-	patience := stuckAfter
-	if x.trial {
-		patience = probation
-	}
-	stuck := time.NewTimer(patience)
+	stuck := time.NewTimer(x.patience)
 	defer stuck.Stop()
 	before := len(x.outputs)
 	for {
@@ -84,7 +89,7 @@ func (x *transaction) written(ctx context.Context) error {
 				return fmt.Errorf("%d of %d outputs are not written: %w", left, len(x.outputs), errStuck)
 			}
 			before = left
-			stuck.Reset(patience)
+			stuck.Reset(x.patience)
 		case <-ctx.Done():
 			return fmt.Errorf("%d of %d outputs are not written: %w", left, len(x.outputs), errSlow)
 		}
@@ -98,14 +103,22 @@ var (
 	errSlow = errors.New("out of time")
 	// errStuck: no output is being written any more.
 	errStuck = errors.New("no progress")
+	// errGone: a task ended without waiting for the transaction any longer.
+	errGone = errors.New("a task of it has gone")
 )
 
 // round makes one transaction, if there is something to write or to commit, and
 // first whatever the one before has left to do.
 func (t *Transactor) round(ctx context.Context) {
 	callers := t.takeCallers()
-	if !t.ready(ctx) || time.Now().Before(t.notBefore) {
+	if !t.ready(ctx) {
 		t.putBack(callers)
+		t.soon(lastPause)
+		return
+	}
+	if pause := time.Until(t.notBefore); pause > 0 {
+		t.putBack(callers)
+		t.soon(pause)
 		return
 	}
 	member, ok := t.o.Member()
@@ -124,6 +137,7 @@ func (t *Transactor) round(ctx context.Context) {
 	}
 	if t.standing == fenced && !t.remake(ctx) {
 		t.putBack(callers)
+		t.soon(lastPause)
 		return
 	}
 	err := t.commit(ctx, x)
@@ -135,6 +149,14 @@ func (t *Transactor) round(ctx context.Context) {
 		}
 	}
 	reply(callers, err)
+}
+
+// soon makes another round after a pause, where the interval is longer: what has
+// failed is not to wait for it, nor is who closes a task.
+func (t *Transactor) soon(pause time.Duration) {
+	if pause < t.o.Interval {
+		time.AfterFunc(pause, func() { signal(t.kick) })
+	}
 }
 
 // ready sees to it that the producer may be used, or that it needs nothing
@@ -172,6 +194,7 @@ func (t *Transactor) collect(member Generation, callers []*caller) (*transaction
 	progress := false
 	taken := make(map[int32]bool, len(parts))
 	x.trial = len(parts) > 0 && parts[0].strikes > 0
+	x.patience = patienceWith(parts)
 	for _, p := range parts {
 		s, size, more := t.shareOf(p, room)
 		x.more = x.more || more
@@ -198,6 +221,20 @@ func (t *Transactor) collect(member Generation, callers []*caller) (*transaction
 	slices.SortStableFunc(x.outputs, func(a, b *record.Output) int { return strings.Compare(a.Topic, b.Topic) })
 	x.left = len(x.outputs)
 	return x, callers
+}
+
+// patienceWith is how long a transaction of these tasks waits for outputs of which
+// none gets written. A trial is short, since all others wait for it, but in the
+// end as long as any: or a leader that is merely slow would be given up for ever.
+func patienceWith(parts []*part) time.Duration {
+	strikes := 0
+	for _, p := range parts {
+		strikes = max(strikes, p.strikes)
+	}
+	if strikes == 0 {
+		return stuckAfter
+	}
+	return min(probation<<(strikes-1), stuckAfter)
 }
 
 // parts lists the tasks that may take part, beginning with another each time
@@ -339,11 +376,30 @@ func (t *Transactor) attempt(ctx context.Context, x *transaction) (began, lost b
 	if err := c.CommitOffsets(ctx, t.producer, x.member, t.offsets(x)); err != nil {
 		return true, false, err
 	}
+	if err := t.allThere(x); err != nil {
+		return true, false, err
+	}
 	if err := x.written(ctx); err != nil {
 		return true, false, err
 	}
 	lost, err = c.End(ctx, t.producer, true)
 	return true, lost, err
+}
+
+// allThere fails where a task has gone before its offsets were pending. It may
+// have begun anew by now, even in the same generation (a follower that joins
+// again does not end it), from the offsets that it found: then these outputs are
+// joined a second time. Once offsets are pending, whoever begins waits for them.
+func (t *Transactor) allThere(x *transaction) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range x.shares {
+		p := x.shares[i].part
+		if t.tasks[p.task] != p {
+			return fmt.Errorf("partition %d: %w", p.task.Index(), errGone)
+		}
+	}
+	return nil
 }
 
 func partitionsOf(outputs []*record.Output) map[string][]int32 {
