@@ -18,7 +18,7 @@ import (
 // names that Kafka's own tools use.
 type Right struct {
 	Operation string // Read, Write, Create, Alter, DescribeConfigs …
-	Resource  string // topic or group
+	Resource  string // topic, group or transactional_id
 	Name      string
 }
 
@@ -30,12 +30,14 @@ func readTopic(name string) Right   { return Right{"Read", "topic", name} }
 func readGroup(name string) Right   { return Right{"Read", "group", name} }
 func createTopic(name string) Right { return Right{"Create", "topic", name} }
 func alterTopic(name string) Right  { return Right{"Alter", "topic", name} }
+func writeTxn(id string) Right      { return Right{"Write", "transactional_id", id} }
 
 // Unauthorized tells whether err is a broker's word that a right is missing.
 func Unauthorized(err error) bool {
 	return errors.Is(err, sarama.ErrTopicAuthorizationFailed) ||
 		errors.Is(err, sarama.ErrGroupAuthorizationFailed) ||
-		errors.Is(err, sarama.ErrClusterAuthorizationFailed)
+		errors.Is(err, sarama.ErrClusterAuthorizationFailed) ||
+		errors.Is(err, sarama.ErrTransactionalIDAuthorizationFailed)
 }
 
 // rights remembers which are missing. Whoever was refused asks again and is

@@ -66,7 +66,20 @@ func (e PartitionErrors) Unwrap() []error {
 // open transaction is aborted, and one that was being committed is: when Init
 // returns, no offset of the id is pending any more.
 func (x *Transactions) Init(ctx context.Context) (Producer, error) {
-	return x.init(ctx, x.id, func() bool { return true })
+	p, err := x.init(ctx, x.id, func() bool { return true })
+	return p, x.missed(err)
+}
+
+// missed notes the right that err shows to be missing, for readiness: without it
+// nothing goes out any more. It returns err.
+func (x *Transactions) missed(err error) error {
+	switch {
+	case errors.Is(err, sarama.ErrTransactionalIDAuthorizationFailed):
+		return x.c.rights.missed(writeTxn(x.id), err)
+	case errors.Is(err, sarama.ErrGroupAuthorizationFailed):
+		return x.c.rights.missed(readGroup(x.c.opts.GroupID), err)
+	}
+	return err
 }
 
 // Fence ends the transaction of a producer that is gone. still is asked before
@@ -123,7 +136,7 @@ func (x *Transactions) AddPartitions(ctx context.Context, p Producer, partitions
 			})
 		},
 		func(r *sarama.AddPartitionsToTxnResponse) error { return partitionFault(r.Errors, partitions) })
-	return err
+	return x.missed(err)
 }
 
 // AddOffsets adds the group's offsets to the transaction, which it begins where
@@ -136,7 +149,7 @@ func (x *Transactions) AddOffsets(ctx context.Context, p Producer, group string)
 			})
 		},
 		func(r *sarama.AddOffsetsToTxnResponse) error { return fault(r.Err) })
-	return err
+	return x.missed(err)
 }
 
 // CommitOffsets puts offsets into the transaction, in the name of a member and
@@ -164,7 +177,7 @@ func (x *Transactions) CommitOffsets(ctx context.Context, p Producer, gen Genera
 			})
 		},
 		func(r *sarama.TxnOffsetCommitResponse) error { return partitionFault(r.Topics, asked) })
-	return err
+	return x.missed(err)
 }
 
 // End commits or aborts the transaction. lost tells that no answer came to an
@@ -182,7 +195,7 @@ func (x *Transactions) End(ctx context.Context, p Producer, commit bool) (lost b
 		func(r *sarama.EndTxnResponse) error { return fault(r.Err) })
 	var unanswered *lostAnswer
 	lost = errors.As(err, &unanswered)
-	return lost, err
+	return lost, x.missed(err)
 }
 
 // lostAnswer marks the error of a request that was repeated because no answer

@@ -222,6 +222,50 @@ func TestTransactionRetries(t *testing.T) {
 	}
 }
 
+// A right that is taken away while transactions go on is named for readiness, and
+// not because another's producer could not be fenced.
+func TestTransactionRightsThatAreMissing(t *testing.T) {
+	if os.Getenv("KAFKA_BROKERS") != "" {
+		t.Skip("faults are made by the embedded broker")
+	}
+	k := fakeCluster(t, 1)
+	topic, input := k.topic(t, 1, nil), k.topic(t, 1, nil)
+	c, x := k.transactions(t)
+	ctx := deadline(t)
+	p, err := x.Init(ctx)
+	must(t, err)
+	fails := func(key kmsg.Key, e *kerr.Error, request func() error, want ...Right) {
+		t.Helper()
+		c.rights.mu.Lock()
+		clear(c.rights.missing)
+		c.rights.mu.Unlock()
+		k.fake.Fake().Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: e, Count: 1})
+		if err := request(); !strings.Contains(fmt.Sprint(err), "uthoriz") {
+			t.Errorf("%v: %v", e, err)
+		}
+		if diff := cmp.Diff(want, c.MissingRights()); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", e, diff)
+		}
+	}
+	write, read := Right{"Write", "transactional_id", x.id}, Right{"Read", "group", c.opts.GroupID}
+	init := func() error { _, err := x.Init(ctx); return err }
+	partitions := func() error { return x.AddPartitions(ctx, p, map[string][]int32{topic: {0}}) }
+	offsets := func() error { return x.AddOffsets(ctx, p, c.opts.GroupID) }
+	commit := func() error {
+		g := Generation{Group: c.opts.GroupID, Generation: -1}
+		return x.CommitOffsets(ctx, p, g, map[string]map[int32]int64{input: {0: 1}})
+	}
+	end := func() error { _, err := x.End(ctx, p, true); return err }
+	fails(kmsg.InitProducerID, kerr.TransactionalIDAuthorizationFailed, init, write)
+	fails(kmsg.AddPartitionsToTxn, kerr.TransactionalIDAuthorizationFailed, partitions, write)
+	fails(kmsg.AddOffsetsToTxn, kerr.TransactionalIDAuthorizationFailed, offsets, write)
+	fails(kmsg.AddOffsetsToTxn, kerr.GroupAuthorizationFailed, offsets, read)
+	fails(kmsg.TxnOffsetCommit, kerr.GroupAuthorizationFailed, commit, read)
+	fails(kmsg.EndTxn, kerr.TransactionalIDAuthorizationFailed, end, write)
+	fence := func() error { return x.Fence(ctx, "another", func() bool { return true }) }
+	fails(kmsg.InitProducerID, kerr.TransactionalIDAuthorizationFailed, fence)
+}
+
 // An end that is not answered is asked for again; only where the answer then
 // says no is it not known what happened.
 func TestLostEnd(t *testing.T) {
