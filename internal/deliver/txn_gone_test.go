@@ -132,3 +132,38 @@ func TestRefusalsFromSeveralSenders(t *testing.T) {
 		t.Errorf("%d refusals in the end", n)
 	}
 }
+
+// A task that has committed all it had is told so, however much others have left:
+// while it waits, its partition is joined by nobody.
+func TestCommitNowDoesNotWaitForOthers(t *testing.T) {
+	x := newTransacting(t)
+	x.most = 64
+	x.tasks[0].join(10, never)
+	done := make(chan error, 1)
+	go func() { done <- x.CommitNow(context.Background(), x.tasks[0]) }()
+	eventually(t, "it waits", func() bool {
+		x.Transactor.mu.Lock()
+		defer x.Transactor.mu.Unlock()
+		return len(x.callers) == 1
+	})
+	made := 0
+	for range 4 {
+		made += 2000
+		x.tasks[1].join(made, never)
+		x.tasks[2].join(made, never)
+		x.most = 64 // as after one that was too slow
+		x.round(context.Background())
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			if n := x.tasks[0].settledAll(); n != 10 {
+				t.Errorf("%d of its 10 outputs are committed", n)
+			}
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	t.Error("four transactions later it still waits for the others")
+}

@@ -201,7 +201,11 @@ func (t *Transactor) collect(member Generation, callers []*caller) (*transaction
 		if x.trial && len(s.outputs) == 0 {
 			t.acquit(p) // what could not be written is not wanted any more
 		}
-		if !s.changed[record.Market] && !s.changed[record.Notification] || taken[p.task.Index()] {
+		if !s.changed[record.Market] && !s.changed[record.Notification] {
+			callers = answered(callers, p) // whatever others have left to do
+			continue
+		}
+		if taken[p.task.Index()] {
 			continue
 		}
 		taken[p.task.Index()] = true
@@ -283,6 +287,18 @@ func rank(waiting []*caller, p *part) int {
 		return 0
 	}
 	return 1
+}
+
+// answered tells those that wait for a task that it has all committed, and returns
+// the others.
+func answered(callers []*caller, p *part) []*caller {
+	return slices.DeleteFunc(callers, func(c *caller) bool {
+		if c.task != p.task {
+			return false
+		}
+		c.answer <- nil
+		return true
+	})
 }
 
 func waits(callers []*caller, p *part) bool {
