@@ -137,7 +137,6 @@ func producerConfig(o Options, dialer *conns) *sarama.Config {
 	return c
 }
 
-// adminConfig and logConfig are for short requests that are tried again here.
 // transactionConfig is for the coordinators of transactions. A request is
 // answered soon or not at all, and Transactions tries again by itself.
 func transactionConfig(o Options, dialer *conns) *sarama.Config {
@@ -147,6 +146,7 @@ func transactionConfig(o Options, dialer *conns) *sarama.Config {
 	return c
 }
 
+// adminConfig and logConfig are for short requests that are tried again here.
 func adminConfig(o Options, dialer *conns) *sarama.Config { return base(o, dialer) }
 
 func logConfig(o Options, dialer *conns) *sarama.Config { return base(o, dialer) }
