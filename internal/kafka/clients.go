@@ -48,16 +48,9 @@ type Clients struct {
 // is logged at once, later ones are sampled. It fails only where ctx ends or
 // the options make no sense.
 func Connect(ctx context.Context, o Options) (*Clients, error) {
-	o = o.withDefaults()
-	if err := o.validate(); err != nil {
-		return nil, fmt.Errorf("kafka options: %w", err)
-	}
-	if o.Access == nil {
-		access, err := NewAccess(o.Security, o.ClientID, o.Log)
-		if err != nil {
-			return nil, fmt.Errorf("kafka options: %w", err)
-		}
-		o.Access = access
+	o, err := o.complete()
+	if err != nil {
+		return nil, err
 	}
 	c := &Clients{opts: o, faults: newSampler(o.Log), lease: newLease()}
 	c.rights = newRights(o, c.faults)

@@ -93,6 +93,24 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// complete fills in what is not given, the access among it. The error is about
+// the options alone.
+func (o Options) complete() (Options, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return o, fmt.Errorf("kafka options: %w", err)
+	}
+	if o.Access != nil {
+		return o, nil
+	}
+	access, err := NewAccess(o.Security, o.ClientID, o.Log)
+	if err != nil {
+		return o, fmt.Errorf("kafka options: %w", err)
+	}
+	o.Access = access
+	return o, nil
+}
+
 func setDefault[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {

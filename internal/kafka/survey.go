@@ -23,16 +23,9 @@ type Survey struct {
 // NewSurvey makes a survey; it dials nobody yet. The error is about the
 // options, as Connect's.
 func NewSurvey(o Options) (*Survey, error) {
-	o = o.withDefaults()
-	if err := o.validate(); err != nil {
-		return nil, fmt.Errorf("kafka options: %w", err)
-	}
-	if o.Access == nil {
-		access, err := NewAccess(o.Security, o.ClientID, o.Log)
-		if err != nil {
-			return nil, fmt.Errorf("kafka options: %w", err)
-		}
-		o.Access = access
+	o, err := o.complete()
+	if err != nil {
+		return nil, err
 	}
 	return &Survey{opts: o, dialer: newConns(o)}, nil
 }
