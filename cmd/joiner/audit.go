@@ -12,8 +12,7 @@ import (
 	"joiner/internal/app"
 	"joiner/internal/audit"
 	"joiner/internal/config"
-	"joiner/internal/enrich"
-	"joiner/internal/placement"
+	"joiner/internal/record"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -137,29 +136,15 @@ func auditOptions(o *audit.Options, c config.Config, isolation string) error {
 	default:
 		return fmt.Errorf("--isolation: %q is neither %s nor %s", isolation, readCommitted, readUncommitted)
 	}
-	reserved, err := app.Reserved(c.Topics)
+	placers, err := app.Placers(c.Topics)
 	if err != nil {
 		return err
 	}
-	o.Placer, err = placement.New(placement.Options{
-		Topic: c.Topics.MarketUpdates, Partitioner: c.Topics.MarketPartitioner(), Reserved: reserved,
-	})
+	market, notes, err := app.Decoders(c)
 	if err != nil {
-		return fmt.Errorf("topics.partitioner: %w", err)
+		return err
 	}
-	market, err := enrich.NewMarketDecoder(enrich.MarketOptions{
-		Symbol: c.Market.Symbol, Price: c.Market.Price,
-		EventTime: c.Market.EventTime, EventTimeUnit: c.Market.EventTimeUnit,
-	})
-	if err != nil {
-		return err // it names the key
-	}
-	notes, err := enrich.NewNoteDecoder(enrich.NoteOptions{
-		Symbol: c.Notification.Symbol, EventTime: c.Notification.EventTime, EventTimeUnit: c.Notification.EventTimeUnit,
-	})
-	if err != nil {
-		return err // it names the key
-	}
+	o.Placer = placers[record.Market]
 	o.Kafka = app.KafkaOptions(c)
 	o.Market, o.Notifications = c.Topics.MarketUpdates, c.Topics.Notifications
 	o.Alerts, o.DeadLetters = c.Topics.EnrichedAlerts, c.Topics.DeadLetters

@@ -14,7 +14,6 @@ import (
 	"joiner/internal/config"
 	"joiner/internal/enrich"
 	"joiner/internal/kafka"
-	"joiner/internal/placement"
 	"joiner/internal/record"
 	"joiner/internal/remote"
 
@@ -128,22 +127,13 @@ func checkSecurity(o *check.Options, c config.Config) (err error) {
 }
 
 func checkInputs(c config.Config) (inputs [record.Sides]check.Input, err error) {
-	reserved, err := app.Reserved(c.Topics)
+	placers, err := app.Placers(c.Topics)
 	if err != nil {
 		return inputs, err
 	}
-	market, err := enrich.NewMarketDecoder(enrich.MarketOptions{
-		Symbol: c.Market.Symbol, Price: c.Market.Price,
-		EventTime: c.Market.EventTime, EventTimeUnit: c.Market.EventTimeUnit,
-	})
+	market, notes, err := app.Decoders(c)
 	if err != nil {
-		return inputs, err // it names the key
-	}
-	notes, err := enrich.NewNoteDecoder(enrich.NoteOptions{
-		Symbol: c.Notification.Symbol, EventTime: c.Notification.EventTime, EventTimeUnit: c.Notification.EventTimeUnit,
-	})
-	if err != nil {
-		return inputs, err // it names the key
+		return inputs, err
 	}
 	inputs[record.Market] = check.Input{
 		Topic: c.Topics.MarketUpdates, Partitioner: c.Topics.MarketPartitioner(),
@@ -162,12 +152,7 @@ func checkInputs(c config.Config) (inputs [record.Sides]check.Input, err error) 
 		},
 	}
 	for side := range inputs {
-		inputs[side].Placer, err = placement.New(placement.Options{
-			Topic: inputs[side].Topic, Partitioner: inputs[side].Partitioner, Reserved: reserved,
-		})
-		if err != nil {
-			return inputs, err
-		}
+		inputs[side].Placer = placers[side]
 	}
 	return inputs, nil
 }

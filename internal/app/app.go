@@ -103,10 +103,10 @@ func New(o Options) (*App, error) {
 	})
 	a.views = status.NewSource(a.standing, peers{a})
 	a.metrics.SetReady(func() bool { return a.Ready().Ready })
-	if err := a.decoders(); err != nil {
+	var err error
+	if a.market, a.note, err = Decoders(c); err != nil {
 		return nil, err
 	}
-	var err error
 	if a.places, err = newPlaces(c.Topics); err != nil {
 		return nil, err
 	}
@@ -142,31 +142,32 @@ func New(o Options) (*App, error) {
 // key: a path that leads nowhere, a symbols file with a symbol twice. Its
 // errors name the key.
 func Check(c config.Config) error {
-	a := &App{o: Options{Config: c}}
-	_, placed := newPlaces(c.Topics)
+	_, _, decoded := Decoders(c)
+	_, placed := Placers(c.Topics)
 	// Files that can be read may still hold no certificate, or two that do not
 	// belong together.
 	_, secured := kafka.NewAccess(KafkaSecurity(c.Kafka), c.Kafka.ClientID, nil)
 	_, peered := newPeerAccess(c.Peer, sampled.New(zap.NewNop(), nil))
-	return errors.Join(a.decoders(), placed, secured, peered)
+	return errors.Join(decoded, placed, secured, peered)
 }
 
-func (a *App) decoders() (err error) {
-	c := a.o.Config
-	a.market, err = enrich.NewMarketDecoder(enrich.MarketOptions{
+// Decoders makes the decoders of both inputs, for the service and for the
+// commands that read what it reads. Their errors name the key.
+func Decoders(c config.Config) (*enrich.MarketDecoder, *enrich.NoteDecoder, error) {
+	market, err := enrich.NewMarketDecoder(enrich.MarketOptions{
 		Symbol: c.Market.Symbol, Price: c.Market.Price,
 		EventTime: c.Market.EventTime, EventTimeUnit: c.Market.EventTimeUnit,
 	})
 	if err != nil {
-		return err // it names the key
+		return nil, nil, err
 	}
-	a.note, err = enrich.NewNoteDecoder(enrich.NoteOptions{
+	notes, err := enrich.NewNoteDecoder(enrich.NoteOptions{
 		Symbol: c.Notification.Symbol, EventTime: c.Notification.EventTime, EventTimeUnit: c.Notification.EventTimeUnit,
 	})
 	if err != nil {
-		return err // it names the key
+		return nil, nil, err
 	}
-	return nil
+	return market, notes, nil
 }
 
 // Addr is where the probes listen, with the real port; nil before Run has

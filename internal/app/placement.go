@@ -24,22 +24,33 @@ type places struct {
 type counts struct{ now, former [record.Sides]int32 }
 
 func newPlaces(t config.Topics) (*places, error) {
-	reserved, err := Reserved(t)
+	placer, err := Placers(t)
 	if err != nil {
 		return nil, err
 	}
-	p := &places{topics: [record.Sides]string{t.MarketUpdates, t.Notifications}}
-	partitioners := [record.Sides]string{t.MarketPartitioner(), t.NotificationPartitioner()}
-	for side := range p.placer {
-		p.placer[side], err = placement.New(placement.Options{
-			Topic: p.topics[side], Partitioner: partitioners[side], Reserved: reserved,
-		})
-		if err != nil {
-			return nil, fmt.Errorf("topics.partitioner: %w", err)
-		}
-	}
+	p := &places{topics: [record.Sides]string{t.MarketUpdates, t.Notifications}, placer: placer}
 	p.counts.Store(&counts{})
 	return p, nil
+}
+
+// Placers tell where keys belong in each input, for the service and for the
+// commands that judge what it reads. Their errors name the key.
+func Placers(t config.Topics) (placers [record.Sides]*placement.Placer, err error) {
+	reserved, err := Reserved(t)
+	if err != nil {
+		return placers, err
+	}
+	topics := [record.Sides]string{t.MarketUpdates, t.Notifications}
+	partitioners := [record.Sides]string{t.MarketPartitioner(), t.NotificationPartitioner()}
+	for side := range placers {
+		placers[side], err = placement.New(placement.Options{
+			Topic: topics[side], Partitioner: partitioners[side], Reserved: reserved,
+		})
+		if err != nil {
+			return placers, fmt.Errorf("topics.partitioner: %w", err)
+		}
+	}
+	return placers, nil
 }
 
 // Reserved reads the partitions that the configuration sets aside.
