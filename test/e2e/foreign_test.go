@@ -123,7 +123,7 @@ func foreign(t *testing.T, produceTicks, produceNotes func(*World, string, []clu
 	foreignMetrics(t, w, metrics, notes, notePartitioner, remote)
 	foreignNoted(t, noted, notePartitioner)
 	foreignChecked(w, findings, notePartitioner)
-	t.Logf("%d alerts, %d of them remote; %d misplaced notifications; look-ups: %s", len(notes), remote, misplaced, metrics.lookups())
+	t.Logf("%d alerts, %d of them remote; %d misplaced notifications; look-ups: %s", len(notes), remote, misplaced, lookupsOf(metrics))
 }
 
 // notesOf returns what the pods note in readiness, in one text.

@@ -107,7 +107,7 @@ func TestKafkaGrowth(t *testing.T) {
 		}
 		pods = append(pods, w.Start(settings))
 	}
-	t.Logf("look-ups: %s", pods.Metrics().lookups())
+	t.Logf("look-ups: %s", lookupsOf(pods.Metrics()))
 	pods.Stop()
 
 	proof := w.Prove()

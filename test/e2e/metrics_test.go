@@ -14,6 +14,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+
+	"joiner/test/proc"
 )
 
 // promisedMetrics are the names that people's dashboards hang on, each with
@@ -186,7 +188,7 @@ func promtool(t *testing.T) string {
 
 func familiesOf(t *testing.T, text []byte) map[string]Metrics {
 	t.Helper()
-	all, err := parseMetrics(text)
+	all, err := proc.ParseMetrics(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +247,7 @@ func checkHistograms(t *testing.T, p *Proc, families map[string]Metrics) {
 		t.Fatal(err)
 	}
 	request.Header.Set("Accept", string(format))
-	answer, err := p.http.Do(request)
+	answer, err := p.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func (g *roundRobin) step(what string, change func()) lookups {
 	from := time.Now()
 	before := make(map[*Proc]lookups)
 	for _, p := range stay {
-		before[p] = p.Metrics().lookups()
+		before[p] = lookupsOf(p.Metrics())
 	}
 	change()
 	shared := g.pods.AwaitShared(remotePartitions)
@@ -70,7 +70,7 @@ func (g *roundRobin) step(what string, change func()) lookups {
 		if !slices.Contains(g.pods, p) {
 			continue // it has gone
 		}
-		for outcome, n := range p.Metrics().lookups().since(before[p]) {
+		for outcome, n := range lookupsOf(p.Metrics()).since(before[p]) {
 			all[outcome] += n
 		}
 	}
@@ -88,7 +88,7 @@ func (g *roundRobin) finish(order orderBy) Proof {
 	ticks, notes := g.load.Stop()
 	g.AwaitNoLag()
 	g.t.Logf("%d ticks and %d notifications written, at worst %v apart; no lag %v after the last; join times %s",
-		ticks, notes, g.load.slowest.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), g.pods.Metrics().joinTimes())
+		ticks, notes, g.load.slowest.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), joinTimes(g.pods.Metrics()))
 	g.pods.Stop()
 	proof := prove(g.t, g.Read(g.Notes), g.Read(g.Market), g.ReadAlerts(), order)
 	if proof.Hits != proof.Notes {

@@ -215,7 +215,7 @@ func wrongTokenIn(t *testing.T, w *World, files *peerFiles) {
 	}
 	w.Send(w.Notes, notes...)
 	w.AwaitNoLag()
-	counts := pods.Metrics().lookups()
+	counts := lookupsOf(pods.Metrics())
 	pods.Stop()
 
 	fates := make(map[string]int)

@@ -147,5 +147,5 @@ func placedAtRandom(t *testing.T) {
 	expect(t, m, remote, "joiner_joins_total", "locality", "remote", "result", "hit")
 	expect(t, m, len(at)*notes-remote, "joiner_joins_total", "locality", "local", "result", "hit")
 	expect(t, m, unknown, "joiner_joins_total", "result", "miss")
-	t.Logf("%d notifications, %d prices in another pod; look-ups: %s; join times %s", proof.Notes, remote, m.lookups(), m.joinTimes())
+	t.Logf("%d notifications, %d prices in another pod; look-ups: %s; join times %s", proof.Notes, remote, lookupsOf(m), joinTimes(m))
 }

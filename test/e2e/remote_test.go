@@ -35,7 +35,7 @@ var lookupOutcomes = []string{"hit", "miss", "moved", "restoring", "timeout", "e
 // lookups counts the look-ups by how they ended.
 type lookups map[string]int
 
-func (m Metrics) lookups() lookups {
+func lookupsOf(m Metrics) lookups {
 	counts := make(lookups)
 	for _, outcome := range lookupOutcomes {
 		counts[outcome] = int(m.Sum("joiner_remote_lookups_total", "outcome", outcome))
@@ -98,7 +98,7 @@ func TestKafkaLocalAgainstRemote(t *testing.T) {
 	p.Send(near.Notes, Record{Key: late, Value: `{"n": "late"}`})
 	await(t, "both groups to wait for a first price", func() error {
 		taken := nearPods.Metrics().Sum("joiner_partition_records_total", "topic", near.Notes)
-		asked := farPods.Metrics().lookups()["miss"]
+		asked := lookupsOf(farPods.Metrics())["miss"]
 		if taken <= notes || asked == 0 {
 			return fmt.Errorf("%v notifications are taken under copartition, %d questions answered without a price under round-robin", taken, asked)
 		}
@@ -139,15 +139,15 @@ func TestKafkaLocalAgainstRemote(t *testing.T) {
 				t.Errorf("%s: notification %s of %s: %s", side.strategy, at, a.Key, a.Value)
 			}
 		}
-		times := m.joinTimes()
+		times := joinTimes(m)
 		t.Logf("%-11s %2d local, %2d remote, %d of %d enriched; join times %s; look-ups: %s",
 			side.strategy, int(m.Sum("joiner_joins_total", "locality", "local")), int(m.Sum("joiner_joins_total", "locality", "remote")),
-			int(m.Sum("joiner_joins_total", "result", "hit")), notes, times, m.lookups())
+			int(m.Sum("joiner_joins_total", "result", "hit")), notes, times, lookupsOf(m))
 	}
 }
 
 // joinTimes describes joiner_join_duration_seconds for people.
-func (m Metrics) joinTimes() string {
+func joinTimes(m Metrics) string {
 	var texts []string
 	for _, locality := range []string{"local", "remote"} {
 		if m.Sum("joiner_join_duration_seconds_count", "locality", locality) > 0 {
@@ -193,7 +193,7 @@ func TestKafkaRemoteAsOf(t *testing.T) {
 	far.AwaitNoLag()
 	m := farPods.Metrics()
 	t.Logf("%d ticks and %d notifications; copartition: join times %s; roundrobin: %s; look-ups: %s",
-		ticks, notes, nearPods.Metrics().joinTimes(), m.joinTimes(), m.lookups())
+		ticks, notes, joinTimes(nearPods.Metrics()), joinTimes(m), lookupsOf(m))
 	nearPods.Stop()
 	farPods.Stop()
 

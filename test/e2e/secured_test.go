@@ -169,7 +169,7 @@ func takeAway(sites []*site, rights []right) {
 		}
 		since := make(map[*site]int)
 		each(func(s *site, r right) {
-			since[s] = len(s.pod.lineTexts())
+			since[s] = len(s.pod.Lines())
 			s.Revoke(s.t, r.acl(s.World, s.principal))
 			s.produce(110)
 		})

@@ -155,7 +155,7 @@ func (s *site) says(since int, notReady bool, names ...string) string {
 		}
 		return ""
 	}
-	for _, line := range s.pod.lineTexts()[since:] {
+	for _, line := range s.pod.Lines()[since:] {
 		if strings.Contains(line, `"level":"warn"`) && namesAll(line, names...) {
 			return line
 		}
