@@ -777,13 +777,14 @@ func (w *world) sendable(limit int) (values []string, cut record.Offsets, more b
 func TestSendable(t *testing.T) {
 	run(t, func(o *Options) { o.Wait = time.Minute }, func(t *testing.T, w *world) {
 		w.hold = true
+		goOn := make(chan struct{}) // before it, nothing becomes a dead letter
+		w.opts.DeadLetterPartition = func() int32 { <-goOn; return 3 }
 		w.start(-1, -1)
 		w.tick("BBCA", "1", 1000)
 		w.note("BBCA", 1001)
 		w.note("BBCA", 1002)
 		w.note("AAPL", 1003) // waits for a first price
 		w.note("BBCA", 1004)
-		synctest.Wait()
 		hit := func(offset int) string { return "BBCA " + src(offset) + " 1 local hit" }
 		expect := func(limit int, cut record.Offsets, more bool, want ...string) {
 			t.Helper()
@@ -795,12 +796,15 @@ func TestSendable(t *testing.T) {
 		expect(1<<20, record.Offsets{1, 2}, false, hit(0), hit(1))
 		expect(1, record.Offsets{1, 1}, true, hit(0))
 
-		// The second is refused: until there is a dead letter it ends there.
+		// The second is refused: until there is a dead letter it ends there, also
+		// while the task is busy with another one and has not heard of it.
+		w.offer(record.Notification, w.put(record.Notification, "BBCA", `[1]`, 1005))
 		w.mu.Lock()
 		second := w.sent[1]
 		w.mu.Unlock()
 		second.Owner.Settled(second, &record.Refused{Kind: record.Rejected, Err: errors.New("no")})
 		expect(1<<20, record.Offsets{1, 1}, false, hit(0))
+		close(goOn)
 		synctest.Wait()
 		expect(1<<20, record.Offsets{1, 2}, false, hit(0), "dead BBCA "+src(1)+" rejected")
 		if cut, _ := w.task.Cut(); cut != (record.Offsets{1, 0}) {
@@ -813,7 +817,7 @@ func TestSendable(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		got, cut, _ := w.sendable(1 << 20)
-		if len(got) != 3 || cut != (record.Offsets{2, 4}) {
+		if len(got) != 4 || cut != (record.Offsets{2, 5}) {
 			t.Errorf("%v up to %v", got, cut)
 		}
 		w.mu.Lock()
