@@ -241,6 +241,9 @@ func compare(t *rapid.T, table *Table, m *model, symbol string, at record.Millis
 func footprint(t *Table) (n int64) {
 	for symbol, e := range t.entries {
 		n += symbolBytes + int64(len(symbol)) + int64(cap(e.newest.text))
+		if t.changes != nil {
+			n += numberedBytes
+		}
 		if e.past == nil {
 			continue
 		}

@@ -96,10 +96,11 @@ func (e *entry) successor(i int) *version {
 
 // applyLate inserts a tick older than the newest version among the past ones,
 // unless its time is taken by a higher offset or lies before the span, where
-// another version was in force when the span began.
-func (t *Table) applyLate(e *entry, tick *record.Tick, offset int64) {
+// another version was in force when the span began. It reports whether it has
+// changed anything.
+func (t *Table) applyLate(e *entry, tick *record.Tick, offset int64) bool {
 	if t.history == 0 || tick.EventTime == e.newest.time {
-		return
+		return false
 	}
 	if e.past == nil {
 		e.past = t.newPast()
@@ -107,13 +108,14 @@ func (t *Table) applyLate(e *entry, tick *record.Tick, offset int64) {
 	p := e.past
 	i := p.head + after(p.kept(), tick.EventTime)
 	if i > p.head && p.versions[i-1].time == tick.EventTime {
-		if p.versions[i-1].offset < offset {
-			t.set(&p.versions[i-1], tick, offset)
+		if p.versions[i-1].offset >= offset {
+			return false
 		}
-		return
+		t.set(&p.versions[i-1], tick, offset)
+		return true
 	}
 	if e.successor(i-1).time <= t.spanStart(e) {
-		return
+		return false
 	}
 	head := p.head
 	t.room(p)
@@ -121,4 +123,5 @@ func (t *Table) applyLate(e *entry, tick *record.Tick, offset int64) {
 	p.versions = slices.Insert(p.versions, i, version{})
 	t.set(&p.versions[i], tick, offset)
 	t.trim(e)
+	return true
 }

@@ -68,7 +68,9 @@ type Table struct {
 	partition int32
 	history   record.Millis
 	entries   map[string]*entry
-	slab      []entry // entries are carved from it: fewer objects for the collector
+	slab      []entry   // entries are carved from it: fewer objects for the collector
+	changes   *changes  // nil: nobody saves the table
+	loading   []version // Load's own
 
 	next    atomic.Int64
 	symbols atomic.Int64
@@ -88,6 +90,9 @@ type version struct {
 	offset    int64
 	text      []byte // its buffer is reused, also after a tombstone
 	tombstone bool
+	// number is the entry's in changes. It has a meaning in an entry's newest
+	// version only, where it lies in what is padding otherwise.
+	number uint32
 }
 
 const (
@@ -161,10 +166,13 @@ func (t *Table) Apply(tick *record.Tick, offset int64) Applied {
 		return t.add(tick, offset)
 	}
 	if older(tick.EventTime, offset, &e.newest) {
-		t.applyLate(e, tick, offset)
+		if t.applyLate(e, tick, offset) {
+			t.changes.mark(e)
+		}
 		return Late
 	}
 	t.applyNewest(e, tick, offset)
+	t.changes.mark(e)
 	return applied(tick)
 }
 
@@ -185,14 +193,24 @@ func applied(tick *record.Tick) Applied {
 }
 
 func (t *Table) add(tick *record.Tick, offset int64) Applied {
-	e := t.carve()
-	t.entries[string(tick.Symbol)] = e
-	t.bytes.Add(symbolBytes + int64(len(tick.Symbol)))
+	e := t.enter(string(tick.Symbol))
 	t.set(&e.newest, tick, offset)
 	if !tick.Tombstone {
 		t.symbols.Add(1)
 	}
+	t.changes.mark(e)
 	return applied(tick)
+}
+
+// enter makes room for a symbol that the table has not seen.
+func (t *Table) enter(symbol string) *entry {
+	e := t.carve()
+	t.entries[symbol] = e
+	t.bytes.Add(symbolBytes + int64(len(symbol)))
+	if t.changes != nil {
+		t.bytes.Add(t.changes.enter(symbol, e))
+	}
+	return e
 }
 
 // carve returns a new entry out of the current slab.

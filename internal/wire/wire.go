@@ -40,6 +40,7 @@ const (
 	KindDirectory = 'd' // the leader to the members
 	KindQuestions = 'q' // a pod to the owner of prices
 	KindAnswers   = 'a' // and back
+	KindSnapshot  = 's' // a price table, to whoever goes on with it
 )
 
 // TagDeflated holds more fields, compressed by DEFLATE (RFC 1951), in any
