@@ -37,11 +37,11 @@ demo: ## Join 30 notifications under each assignment strategy, without Kafka
 
 .PHONY: test
 test: ## Everything: lint, unit, command-line and embedded tests, real Kafka
-	$(TIMED) $(MAKE) test-tools lint test-unit test-page test-kafka
+	$(TIMED) $(MAKE) test-tools lint test-unit test-page test-mixin test-kafka
 
 .PHONY: test-tools
 test-tools:
-	$(TIMED) test/install cc java maven kcat promtool shellcheck chromium
+	$(TIMED) test/install cc java maven kcat promtool prometheus shellcheck chromium
 
 .PHONY: test-unit
 test-unit: ## Unit, property, script and embedded-broker tests, race detector on
@@ -52,6 +52,12 @@ test-unit: ## Unit, property, script and embedded-broker tests, race detector on
 test-page: ## The status page in a real headless Chromium; PAGE_PICTURES=DIR leaves pictures
 	@test/install cc chromium
 	$(TIMED) go test -race -count=1 -v -timeout 10m -run '^TestChromium' ./test/page
+
+.PHONY: test-mixin
+test-mixin: ## Dashboard and alerts: promtool, and a real Prometheus that scrapes a group
+	@test/install cc promtool prometheus
+	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" \
+		go test -race -count=1 -timeout 10m ./test/mixin
 
 .PHONY: test-kafka
 test-kafka: ## End-to-end tests on three Apache Kafka brokers started for them

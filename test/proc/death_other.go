@@ -4,4 +4,5 @@ package proc
 
 import "syscall"
 
-func dieWithTest() *syscall.SysProcAttr { return nil }
+// DieWithTest does nothing where the kernel cannot do it.
+func DieWithTest() *syscall.SysProcAttr { return nil }

@@ -74,7 +74,7 @@ func StartBinary(t testing.TB, binary, name, dir string, settings map[string]str
 	p.cmd = exec.Command(binary, "run")
 	p.cmd.Dir = dir
 	p.cmd.Env = Environment(settings)
-	p.cmd.SysProcAttr = dieWithTest()
+	p.cmd.SysProcAttr = DieWithTest()
 	p.cmd.WaitDelay = 10 * time.Second
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
