@@ -697,14 +697,14 @@ func TestFetcherFollowsThePreferredReplica(t *testing.T) {
 
 	for _, fault := range []*kerr.Error{kerr.OffsetOutOfRange, kerr.OffsetNotAvailable, kerr.NotLeaderForPartition} {
 		prefer.Store(true)
-		before := follower.Hits()
-		if err := follower.Wait(deadline(t), before+1); err != nil {
-			t.Fatal(err)
-		}
-		prefer.Store(false)
 		faults := k.fake.Fake().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Nodes: []int32{1}, Topic: topic, Err: fault, Count: 1})
 		if err := faults.Wait(deadline(t), 1); err != nil {
 			t.Fatal(err)
+		}
+		prefer.Store(false) // not before: a lease may end, and nobody asks the follower then
+		read := leader.Hits()
+		if err := leader.Wait(deadline(t), read+1); err != nil {
+			t.Fatalf("%v does not lead back to the leader: %v", fault, err)
 		}
 		step()
 	}
