@@ -252,6 +252,18 @@ func (a *asker) get(t testing.TB, got chan task.Answer) task.Answer {
 	}
 }
 
+// patiently has try ask with a patience of first, and with twice as much each
+// time until try has seen what it looks for: how far a question comes within a
+// span of time is for the machine to say.
+func patiently(t testing.TB, what string, first time.Duration, try func(limit time.Duration) bool) {
+	t.Helper()
+	for limit := first; !try(limit); limit *= 2 {
+		if limit > patience {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
+
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
