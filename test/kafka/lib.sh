@@ -89,6 +89,94 @@ fetch_jars() {
 	say "jars are in $kafka_cache"
 }
 
+# port_taken PORT: whether anything listens on, or is connected from, a port of
+# this machine.
+port_taken() {
+	local hex
+	printf -v hex '%04X' "$1"
+	cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk -v port="$hex" \
+		'{ n = split($2, a, ":"); if (a[n] == port) found = 1 } END { exit !found }'
+}
+
+# free_ports COUNT: the first of a run of free ports below those that the kernel
+# hands out to clients.
+free_ports() {
+	local try first port count=$1
+	for try in {1..200}; do
+		first=$((10000 + (RANDOM * 32768 + RANDOM) % 20000))
+		for ((port = first; port < first + count; port++)); do
+			if port_taken "$port"; then continue 2; fi
+		done
+		echo "$first"
+		return 0
+	done
+	die "no free ports found after $try attempts"
+}
+
+# need_archive: sets CLASS_ARCHIVE, the brokers' classes as the JVM has them in
+# memory, which spares each start more than two seconds of a processor. It is
+# made once for a JVM, by a broker that is started for it. Without one, brokers
+# start as well.
+need_archive() {
+	CLASS_ARCHIVE=$kafka_cache/broker-$("$JAVA" -version 2>&1 | cksum | cut -d ' ' -f 1).jsa
+	[[ ! -e $CLASS_ARCHIVE ]] || return 0
+	(
+		flock 9
+		[[ -e $CLASS_ARCHIVE ]] || make_archive || say "no class archive: brokers start more slowly"
+	) 9>"$kafka_cache.lock"
+}
+
+make_archive() {
+	local dir archive=$CLASS_ARCHIVE made='' deadline
+	dir=$(mktemp -d "${TMPDIR:-/tmp}/joiner-kafka.XXXXXX")
+	mkdir "$dir/1"
+	CLASS_ARCHIVE=''
+	if one_node "$dir/1" && launch "$dir/1" "-XX:ArchiveClassesAtExit=$archive.part"; then
+		deadline=$((SECONDS + 120))
+		until (($(members "$(port_of "$dir/1")") > 0)) || ((SECONDS >= deadline)) || ! alive "$dir/1"; do
+			sleep 0.2
+		done
+		signal "$dir/1" TERM # the classes are written at an orderly end
+		await_end "$dir/1" 120 || signal "$dir/1" KILL
+		mv "$archive.part" "$archive" 2>/dev/null && made=1
+	fi
+	CLASS_ARCHIVE=$archive
+	rm -rf "$dir" "$archive.part"
+	[[ -n $made ]] && say "the brokers' classes are in $archive"
+}
+
+# one_node DIR: a cluster of one, formatted.
+one_node() {
+	local port
+	port=$(free_ports 2) || return 1
+	echo "$port" >"$1/port"
+	cat >"$1/server.properties" <<-END
+		process.roles=broker,controller
+		node.id=1
+		controller.quorum.voters=1@127.0.0.1:$((port + 1))
+		listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$((port + 1))
+		controller.listener.names=CONTROLLER
+		listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+		log.dirs=$1/data
+	END
+	storage_format "$1" "$(cluster_id)" >"$1/format.log" 2>&1
+}
+
+cluster_id() {
+	local id
+	id=$(head -c 16 /dev/urandom | base64 | tr '+/' 'AB')
+	echo "${id:0:22}"
+}
+
+# storage_format DIR ID [argument of StorageTool…]
+storage_format() {
+	local node=$1 id=$2
+	shift 2
+	"$JAVA" -Xmx128m -XX:TieredStopAtLevel=1 ${CLASS_ARCHIVE:+"-XX:SharedArchiveFile=$CLASS_ARCHIVE"} \
+		-cp "$BROKER_CLASSPATH" kafka.tools.StorageTool \
+		format --cluster-id "$id" --config "$node/server.properties" "$@" </dev/null
+}
+
 # alive DIR: whether the process of a node's pid file runs, and is that node.
 alive() {
 	local pid
@@ -113,12 +201,15 @@ await_end() {
 	done
 }
 
-# launch DIR: starts the node that was formatted there.
+# launch DIR [option of the JVM…]: starts the node that was formatted there.
 launch() {
 	local dir=$1 heap=${KAFKA_HEAP:-512m} options=()
+	shift
 	if [[ -f $dir/jvm.options ]]; then mapfile -t options <"$dir/jvm.options"; fi
 	# Its own session: a Ctrl-C at the terminal is not for the brokers.
-	setsid "$JAVA" -Xmx"$heap" -XX:+UseSerialGC -Djava.awt.headless=true \
+	# shellcheck disable=SC2086 # several options
+	setsid "$JAVA" -Xmx"$heap" -XX:+UseSerialGC ${KAFKA_JVM--XX:TieredStopAtLevel=1} \
+		${CLASS_ARCHIVE:+"-XX:SharedArchiveFile=$CLASS_ARCHIVE"} "$@" -Djava.awt.headless=true \
 		-XX:+ExitOnOutOfMemoryError \
 		-Dorg.slf4j.simpleLogger.defaultLogLevel="${KAFKA_LOG_LEVEL:-warn}" \
 		-Dorg.slf4j.simpleLogger.showDateTime=true \
