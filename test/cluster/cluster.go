@@ -43,6 +43,9 @@ type Options struct {
 	Brokers int
 	// Settings are broker settings more, as key=value.
 	Settings []string
+	// Fronts is the number of ways to each broker that lead through a proxy of
+	// the test's own, 0 to 9. It implies Private, and excludes Secure.
+	Fronts int
 	// Private asks for a cluster of one's own even where KAFKA_BROKERS is
 	// set: for tests that stop brokers, or that need Settings.
 	Private bool
@@ -62,6 +65,9 @@ type Cluster struct {
 	// Dir is where the nodes' data, logs and pid files lie; empty for a
 	// foreign cluster, whose brokers cannot be stopped.
 	Dir string
+	// Fronts are the ways through proxies, Options.Fronts of them, each with a
+	// Front for every broker, in the order of their numbers.
+	Fronts [][]Front
 	// Secure is nil unless Options.Secure was set.
 	Secure *Secure
 
@@ -69,6 +75,14 @@ type Cluster struct {
 	owned   bool
 	env     []string // of the scripts, besides this process's own
 	names   atomic.Int64
+}
+
+// Front is a way to one broker: a client that comes through it is told to go on
+// through the same way to the others.
+type Front struct {
+	// Proxy is where a proxy has to listen, host:port, Broker where it has to
+	// pass on to.
+	Proxy, Broker string
 }
 
 // Start returns a cluster for the test, which is stopped when the test ends if
@@ -103,7 +117,7 @@ func Launch(ctx context.Context, opts Options) (*Cluster, error) {
 		return nil, err
 	}
 	scripts := filepath.Join(root, "test", "kafka")
-	if brokers := os.Getenv("KAFKA_BROKERS"); brokers != "" && !opts.Private && !opts.Secure {
+	if brokers := os.Getenv("KAFKA_BROKERS"); brokers != "" && !opts.Private && !opts.Secure && opts.Fronts == 0 {
 		return &Cluster{Brokers: strings.Split(brokers, ","), Dir: os.Getenv("KAFKA_DIR"), scripts: scripts}, nil
 	}
 
@@ -117,6 +131,9 @@ func Launch(ctx context.Context, opts Options) (*Cluster, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	c.Brokers = strings.Split(env["KAFKA_BROKERS"], ",")
+	if opts.Fronts > 0 {
+		c.Fronts = frontsOf(env["KAFKA_FRONTS"], len(c.Brokers))
+	}
 	if opts.Secure {
 		if c.Secure, err = newSecure(env); err != nil {
 			return nil, errors.Join(err, c.Close())
@@ -135,6 +152,9 @@ func (c *Cluster) up(ctx context.Context, opts Options) (map[string]string, erro
 		args = append(args, "--secure")
 		c.env = append(c.env, "KAFKA_TOKEN_LIFETIME="+cmp.Or(opts.TokenLifetime, 5*time.Minute).String())
 	}
+	if opts.Fronts > 0 {
+		args = append(args, "--fronts", strconv.Itoa(opts.Fronts))
+	}
 	for _, s := range opts.Settings {
 		args = append(args, "--set", s)
 	}
@@ -147,6 +167,18 @@ func (c *Cluster) up(ctx context.Context, opts Options) (map[string]string, erro
 		return nil, fmt.Errorf("test/kafka/up named no brokers: %q", out)
 	}
 	return env, nil
+}
+
+// frontsOf reads what test/kafka/up says of them.
+func frontsOf(text string, brokers int) (fronts [][]Front) {
+	for i, one := range strings.Fields(text) {
+		if i%brokers == 0 {
+			fronts = append(fronts, nil)
+		}
+		proxy, broker, _ := strings.Cut(one, ">")
+		fronts[len(fronts)-1] = append(fronts[len(fronts)-1], Front{proxy, broker})
+	}
+	return fronts
 }
 
 // Close stops the cluster and removes its data if Launch started it.
