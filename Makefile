@@ -36,8 +36,8 @@ demo: ## Join 30 notifications under each assignment strategy, without Kafka
 	$(TIMED) go run ./cmd/joiner demo
 
 .PHONY: test
-test: ## Everything: lint, unit, command-line and embedded tests, real Kafka
-	$(TIMED) $(MAKE) test-tools lint test-unit test-page test-mixin test-kafka
+test: ## Everything: lint, unit, command-line and embedded tests, real Kafka, faults
+	$(TIMED) $(MAKE) test-tools lint test-unit test-page test-mixin test-kafka test-faults
 
 .PHONY: test-tools
 test-tools:
@@ -64,6 +64,18 @@ test-kafka: ## End-to-end tests on three Apache Kafka brokers started for them
 	@test/install cc java maven kcat promtool
 	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" test/kafka/with \
 		go test -race -count=1 -p 1 -v -timeout 40m -run '^TestKafka' $(KAFKA_PACKAGES)
+
+# One round of faults under each guarantee, the mutants and the rest; with
+# GUARANTEE only the rounds under that one. A long form is
+#   make test-faults ROUNDS=20 GUARANTEE=exactly_once FAULT_FLAGS='-rate 1200 -round 40s -total 1000000'
+ROUNDS ?= 1
+FAULT_FLAGS ?=
+
+.PHONY: test-faults
+test-faults: ## Pods, brokers and connections broken under load; ROUNDS=20 GUARANTEE=exactly_once FAULT_SEED=1
+	@test/install java maven
+	$(TIMED) go test -count=1 -v -timeout $$((20 + 5 * $(ROUNDS)))m -run '^TestFaults$$' ./test/faults \
+		-rounds $(ROUNDS) $(if $(GUARANTEE),-guarantee $(GUARANTEE)) $(FAULT_FLAGS)
 
 .PHONY: bench
 bench: build ## Go benchmarks, then the joiner beside a bare consumer loop on a real broker

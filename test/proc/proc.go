@@ -306,7 +306,7 @@ func (p *Proc) Kill() {
 // Address is where its probes listen.
 func (p *Proc) Address() string {
 	p.t.Helper()
-	if address := p.known(); address != "" {
+	if address := p.Listening(); address != "" {
 		return address // also of one that has ended since
 	}
 	select {
@@ -316,10 +316,11 @@ func (p *Proc) Address() string {
 	case <-time.After(Patience):
 		p.t.Fatalf("%s does not listen after %v", p.Name, Patience)
 	}
-	return p.known()
+	return p.Listening()
 }
 
-func (p *Proc) known() string {
+// Listening is where its probes listen, "" while it does not yet.
+func (p *Proc) Listening() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.address
