@@ -24,6 +24,7 @@ import (
 	"joiner/internal/remote"
 	"joiner/internal/sampled"
 	"joiner/internal/server"
+	"joiner/internal/stall"
 	"joiner/internal/status"
 	"joiner/internal/task"
 )
@@ -63,6 +64,7 @@ type App struct {
 	peering peerAccess
 	strats  []sarama.BalanceStrategy
 	remote  atomic.Pointer[remote.Client] // nil before Run
+	stalls  *stall.Watch
 
 	connected atomic.Bool
 	stopping  atomic.Bool
@@ -126,6 +128,16 @@ func New(o Options) (*App, error) {
 		Fetcher: func() member.Fetcher { return fetcher{a.fetcher} },
 		Metrics: &a.metrics.Group, Logger: a.log,
 	})
+	a.stalls, err = stall.New(stall.Options{
+		Timeout: c.Group.StallTimeout, Samples: a.samples, Log: a.log,
+		OnStalls: func(all []stall.Stall) {
+			// Where it would have to wait, the next look tells.
+			_ = a.member.CountStalled(func(index int32) bool { return stall.Stalled(all, index) })
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
 	a.outputs = outputs{
 		conf: c.Topics, metrics: a.metrics, log: a.log, faults: a.faults,
 		writer: func() []deliver.Fault {
@@ -220,6 +232,7 @@ func (a *App) listen(ctx context.Context, s *stack) error {
 	}
 	s.push("http server", srv.Close)
 	a.addr.Store(srv.Addr())
+	s.goRun("stall watch", a.stalls.Run)
 	a.log.Info("listening", zap.String("http", srv.Addr().String()))
 	return nil
 }
@@ -430,12 +443,13 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 			}
 			return err
 		},
-		Settle:  a.delivery.settle(),
-		Drain:   min(c.Group.RebalanceTimeout/3, c.Shutdown.Timeout/2),
-		Metrics: a.metrics.Partition(index, halves),
-		Keys:    a.keys.Partition(index),
-		Logger:  a.log,
-		Faults:  a.faults,
+		Settle:   a.delivery.settle(),
+		Patience: c.Join.RemotePatience + c.Join.MaxIdle,
+		Drain:    min(c.Group.RebalanceTimeout/3, c.Shutdown.Timeout/2),
+		Metrics:  a.metrics.Partition(index, halves),
+		Keys:     a.keys.Partition(index),
+		Logger:   a.log,
+		Faults:   a.faults,
 	})
 	a.delivery.register(t)
 	return t

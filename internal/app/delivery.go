@@ -21,6 +21,8 @@ type delivery interface {
 	task.Sink
 	// Faults lists the output partitions that wait for a person.
 	Faults() []deliver.Fault
+	// Pulses shows what is still to be written and committed.
+	Pulses() []deliver.Pulse
 
 	register(*task.Task)
 	unregister(*task.Task)
@@ -110,6 +112,11 @@ func (a *App) startCommitter(s *stack) error {
 type atLeastOnce struct {
 	*deliver.Writer
 	committer *deliver.Committer
+}
+
+// Pulses implements delivery.
+func (d atLeastOnce) Pulses() []deliver.Pulse {
+	return append(d.Writer.Pulses(), d.committer.Pulses()...)
 }
 
 func (d atLeastOnce) register(t *task.Task)   { d.committer.Register(t) }

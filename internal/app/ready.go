@@ -21,6 +21,7 @@ func (a *App) Ready() server.Readiness {
 	}
 	s := a.member.Status()
 	r := server.Readiness{Assigned: s.Assigned, CaughtUp: s.Assigned && len(s.Starting) == 0, Reasons: []string{}}
+	r.Reasons = append(r.Reasons, a.Stalled()...)
 	if a.stopping.Load() {
 		r.Reasons = append(r.Reasons, "stopping")
 	}

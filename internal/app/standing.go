@@ -3,6 +3,7 @@ package app
 import (
 	"joiner/internal/kafka"
 	"joiner/internal/record"
+	"joiner/internal/stall"
 	"joiner/internal/status"
 	"joiner/internal/task"
 )
@@ -73,6 +74,9 @@ func (a *App) taskOf(t task.Status) status.Task {
 		CaughtUp:  &t.CaughtUp, Remaining: &t.RestoreRemaining,
 		Symbols: &symbols, Unsettled: &unsettled,
 		Topics: map[string]status.Half{},
+	}
+	if stall.Stalled(a.stalls.Stalls(), t.Index) {
+		out.State = status.StateStalled
 	}
 	for side, topic := range a.topics {
 		if !t.Mine[side] {

@@ -17,7 +17,6 @@ func later() []gate {
 	return []gate{
 		{"group.instance_id", "static membership"},
 		{"group.leave", "static membership"},
-		{"group.stall_timeout", "the stall watch"},
 		{"state.dir", "checkpoints"},
 		{"state.checkpoint_interval", "checkpoints"},
 	}

@@ -69,6 +69,7 @@ type Committer struct {
 	o      CommitterOptions
 	faults *sampled.Log
 	turn   chan struct{} // held by whoever commits
+	turns  turns         // taken so far
 
 	mu    sync.Mutex
 	tasks map[Committable]*progress
@@ -207,13 +208,17 @@ func (c *Committer) registered() []*progress {
 func (c *Committer) begin(ctx context.Context) bool {
 	select {
 	case c.turn <- struct{}{}:
+		c.turns.begin()
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-func (c *Committer) end() { <-c.turn }
+func (c *Committer) end() {
+	c.turns.end()
+	<-c.turn
+}
 
 // step is what a request changes for one task.
 type step struct {

@@ -50,6 +50,8 @@ type partition struct {
 	due    time.Time // not to be routed before, while waiting
 	pauses int       // in a row, for the length of the next
 
+	turns uint64 // how often its holder has looked after it
+
 	fault      string // why outputs wait for a person; "" none
 	fromBroker bool   // the fault came with an answer to Produce: only an answer ends it
 

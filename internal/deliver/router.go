@@ -46,8 +46,10 @@ func (w *Writer) route() {
 func (w *Writer) round() (pause time.Duration, any bool) {
 	due, topics, renew := w.takeDue()
 	if len(due) > 0 {
+		w.routing.Store(true)
 		unidentified := w.identify(renew)
 		leaders, err := w.leaders(topics)
+		w.routing.Store(false)
 		if err != nil {
 			w.faults.Warn("metadata", "the leaders of output partitions are not known", zap.Error(err), zap.Strings("topics", topics))
 		}
@@ -64,6 +66,7 @@ func (w *Writer) takeDue() (due []*partition, topics []string, renew bool) {
 	now := time.Now()
 	rest := w.waiting[:0]
 	for _, p := range w.waiting {
+		p.turns++
 		switch {
 		case p.empty(): // dropped meanwhile
 			p.at = idle

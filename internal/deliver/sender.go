@@ -3,6 +3,7 @@ package deliver
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -22,6 +23,7 @@ type sender struct {
 
 	ready []*partition  // guarded by the writer's lock
 	busy  bool          // a request is under way; guarded likewise
+	began time.Time     // when it began; guarded likewise
 	bytes int           // that gathered since the last request; guarded likewise
 	wake  chan struct{} // something is ready
 	full  chan struct{} // lingering makes no sense any more
@@ -30,6 +32,8 @@ type sender struct {
 	onAnswer sarama.ProduceCallback
 	batch    []*partition // of the request under way
 	report   report
+
+	lingers atomic.Bool
 }
 
 type answer struct {
@@ -110,6 +114,8 @@ func (s *sender) await(linger *time.Timer) bool {
 	if linger == nil || s.enough() {
 		return !s.stopped()
 	}
+	s.lingers.Store(true)
+	defer s.lingers.Store(false)
 	linger.Reset(s.w.linger)
 	defer linger.Stop()
 	for !s.enough() {
@@ -175,6 +181,7 @@ func (s *sender) take() {
 	s.bytes = 0
 	total, n := 0, 0
 	for _, p := range s.ready {
+		p.turns++
 		if p.empty() { // dropped meanwhile
 			p.at = idle
 			n++
@@ -198,7 +205,7 @@ func (s *sender) take() {
 	rest := copy(s.ready, s.ready[n:])
 	clear(s.ready[rest:])
 	s.ready = s.ready[:rest]
-	s.busy = len(s.batch) > 0
+	s.busy, s.began = len(s.batch) > 0, time.Now()
 }
 
 // exchange sends the open batches of ps and settles them by the answer. It
@@ -211,6 +218,7 @@ func (s *sender) exchange(ps []*partition) bool {
 	if unencodable(err) && len(ps) > 1 {
 		// One batch cannot be encoded, and nothing tells which.
 		for i := range ps {
+			s.begins()
 			if !s.exchange(ps[i : i+1]) {
 				return false
 			}
@@ -220,6 +228,13 @@ func (s *sender) exchange(ps []*partition) bool {
 	s.conclude(ps, response, err)
 	s.tell()
 	return true
+}
+
+// begins notes that another request is under way.
+func (s *sender) begins() {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.busy, s.began = true, time.Now()
 }
 
 // request makes the Produce request for the open batches of ps. Their holder

@@ -132,6 +132,7 @@ type Transactor struct {
 
 	kick    chan struct{} // there is something to do before the interval ends
 	waiting atomic.Int64  // bytes handed over since outputs were last collected
+	turns   turns         // rounds so far
 
 	mu      sync.Mutex
 	tasks   map[Participant]*part
@@ -385,7 +386,9 @@ func (t *Transactor) Run(ctx context.Context) error {
 			t.leave(ctx)
 			return nil
 		}
+		t.turns.begin()
 		t.roundWithin(ctx)
+		t.turns.end()
 	}
 }
 

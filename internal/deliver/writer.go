@@ -106,6 +106,7 @@ type Writer struct {
 	wg      sync.WaitGroup
 
 	refreshing atomic.Bool // the client looks for its brokers
+	routing    atomic.Bool // the router waits for a broker
 	slabs      sync.Pool   // of *slab
 
 	mu      sync.Mutex

@@ -116,6 +116,7 @@ type Fetcher struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	made   time.Time
 
 	// mu is a leaf: no sink is called and no other lock taken while it is held.
 	mu      sync.Mutex
@@ -124,6 +125,7 @@ type Fetcher struct {
 	sources map[int32]*source  // by broker
 	astray  map[string][]*Feed // by topic, whose leader is looked for
 	finding map[string]bool    // topics with a goroutine that looks
+	asking  map[string]bool    // those of them whose metadata is being asked for
 }
 
 // NewFetcher returns a Fetcher, which Clients.Close closes too.
@@ -140,10 +142,12 @@ func (c *Clients) NewFetcher(o FetcherOptions) *Fetcher {
 		readTimeout: fetchReadTimeout(c.opts),
 		ctx:         ctx,
 		cancel:      cancel,
+		made:        time.Now(),
 		feeds:       make(map[partition]*Feed),
 		sources:     make(map[int32]*source),
 		astray:      make(map[string][]*Feed),
 		finding:     make(map[string]bool),
+		asking:      make(map[string]bool),
 	}
 	f.wg.Go(f.watch)
 	if !c.keep(f) {
@@ -319,8 +323,11 @@ func (f *Fetcher) find(topic string) {
 		if batch == nil {
 			return
 		}
+		f.setAsking(topic, true)
 		wait = f.refresh(topic)
+		f.setAsking(topic, false)
 		for _, fd := range batch {
+			fd.turns.Add(1)
 			f.place(fd)
 		}
 	}
@@ -390,7 +397,10 @@ func (f *Fetcher) backInRange(fd *Feed) {
 // bounds asks until there is an answer, or the feed is removed.
 func (f *Fetcher) bounds(fd *Feed) (start, end int64, ok bool) {
 	for {
+		fd.turns.Add(1)
+		fd.asking.Store(true)
 		start, end, err := f.reader.Bounds(fd.ctx, fd.topic, fd.id)
+		fd.asking.Store(false)
 		if err == nil {
 			return start, end, true
 		}

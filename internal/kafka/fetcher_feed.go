@@ -31,6 +31,9 @@ type Feed struct {
 	source *source      // that asks for it, if any; guarded by Fetcher.mu
 	leader atomic.Int32 // broker id as last looked up, or NoLeader
 
+	turns  atomic.Uint64 // how often its holder has looked after it
+	asking atomic.Bool   // its holder waits for the log's bounds
+
 	// The rest is its holder's, see Fetcher, and changes hands under
 	// Fetcher.mu.
 	position int64
@@ -88,6 +91,7 @@ func (fd *Feed) Wake() {
 // due tells whether to ask for the partition now, and if not, when to look
 // again; 0 is never.
 func (fd *Feed) due(now time.Time) (bool, time.Duration) {
+	fd.turns.Add(1)
 	if wait := fd.until.Sub(now); wait > 0 {
 		return false, wait
 	}

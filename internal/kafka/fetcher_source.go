@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +23,11 @@ type source struct {
 	feeds []*Feed
 	link  *link
 	since time.Time // when the request under way began; zero: none
+
+	// called is when its goroutine began to wait for the broker (for a
+	// connection, an answer, or the end of a throttling), since Fetcher.made; 0
+	// while it does not.
+	called atomic.Int64
 
 	// Its goroutine's own.
 	round []*Feed // a copy of feeds
@@ -56,7 +62,9 @@ func (s *source) run() {
 			s.sleep(idle)
 			continue
 		}
+		s.calls()
 		resp, err := s.fetch(req)
+		s.called.Store(0)
 		if err != nil {
 			s.failed(err)
 			continue
@@ -64,6 +72,9 @@ func (s *source) run() {
 		s.answered(resp)
 	}
 }
+
+// calls notes that the goroutine waits for the broker from now on.
+func (s *source) calls() { s.called.Store(max(int64(time.Since(s.f.made)), 1)) }
 
 // copyFeeds makes the round, or forgets the source where there is none.
 func (s *source) copyFeeds() bool {
@@ -206,7 +217,9 @@ func (s *source) failed(err error) {
 		zap.Int32("broker", s.id), zap.Int("partitions", len(s.asked)), zap.String("topic", s.asked[0].topic),
 		zap.Int32("partition", s.asked[0].id), zap.Int64("offset", s.asked[0].position), zap.Error(err))
 	if !answered(err) {
+		s.calls()
 		s.hangUp()
+		s.called.Store(0)
 	}
 	if answered(err) || disconnected(err) {
 		for _, fd := range s.asked {
@@ -250,7 +263,9 @@ func (s *source) answered(resp *sarama.FetchResponse) {
 	}
 	if resp.ThrottleTime > 0 {
 		// sarama would wait before it sends, where nothing can interrupt it.
+		s.calls()
 		pause(s.f.ctx, resp.ThrottleTime)
+		s.called.Store(0)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -20,6 +21,15 @@ type Reader struct {
 	committed bool
 	faults    *sampler
 	rights    *rights
+
+	mu    sync.Mutex
+	tries map[partition]*tries // of all partitions that were ever asked about
+}
+
+// tries counts the attempts to reach a partition's leader. Guarded by Reader.mu.
+type tries struct {
+	n     uint64
+	under int // way
 }
 
 // AboveEnd reports that records were asked for above the end of a partition:
@@ -254,5 +264,38 @@ func atLeader[T any](ctx context.Context, r *Reader, p partition, f func(b *sara
 
 func (r *Reader) again(ctx context.Context, what string, p partition, f func(context.Context) error, fields ...zap.Field) error {
 	fields = append(fields, zap.String("topic", p.topic), zap.Int32("partition", p.id))
-	return r.rights.missed(readTopic(p.topic), r.faults.again(ctx, what, f, fields...))
+	try := func(ctx context.Context) error {
+		r.count(p, 1)
+		defer r.count(p, -1)
+		return f(ctx)
+	}
+	return r.rights.missed(readTopic(p.topic), r.faults.again(ctx, what, try, fields...))
+}
+
+// count notes that an attempt begins (1) or ends (-1).
+func (r *Reader) count(p partition, change int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.tries[p]
+	if t == nil {
+		t = &tries{}
+		if r.tries == nil {
+			r.tries = make(map[partition]*tries)
+		}
+		r.tries[p] = t
+	}
+	t.n++
+	t.under += change
+}
+
+// Tries tells, to whoever watches that a reader gets on, how often brokers were
+// asked about the partition, and whether an attempt is under way: however long it
+// lasts, that is up to them. It waits for nobody.
+func (r *Reader) Tries(topic string, id int32) (n uint64, waiting bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t := r.tries[partition{topic, id}]; t != nil {
+		return t.n, t.under > 0
+	}
+	return 0, false
 }

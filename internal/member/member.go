@@ -54,6 +54,7 @@ type Member struct {
 	idleFrom map[int32]time.Time // indices that nobody runs because of a rebalance, since when
 	stopping bool
 	rejoin   context.CancelFunc // ends the session; nil before the first
+	stalled  func(index int32) bool
 }
 
 // entry is a task and the claims that hold it.
@@ -436,8 +437,10 @@ func (m *Member) letGo(index int32, e *entry) {
 // countTasks brings joiner_tasks up to date. Called with mu held.
 func (m *Member) countTasks() {
 	var n [metrics.TaskStates]int
-	for _, e := range m.tasks {
+	for index, e := range m.tasks {
 		switch s := e.task.State(); {
+		case m.stalled != nil && m.stalled(index):
+			n[metrics.Stalled]++
 		case s < task.Running:
 			n[metrics.Restoring]++
 		case s == task.Running:
@@ -447,6 +450,33 @@ func (m *Member) countTasks() {
 	for s := range n {
 		m.o.Metrics.Tasks[s].Set(float64(n[s]))
 	}
+}
+
+// Tasks lists the tasks that there are, those being handed over among them, in
+// no order. ok is false where the member's lock is held by somebody who does not
+// give it back: it waits for nobody.
+func (m *Member) Tasks() (tasks []*task.Task, ok bool) {
+	if !record.TryLock(&m.mu) {
+		return nil, false
+	}
+	defer m.mu.Unlock()
+	tasks = make([]*task.Task, 0, len(m.tasks))
+	for _, e := range m.tasks {
+		tasks = append(tasks, e.task)
+	}
+	return tasks, true
+}
+
+// CountStalled brings joiner_tasks up to date with the tasks that have stalled.
+// It reports false, and has done nothing, where it would have to wait.
+func (m *Member) CountStalled(stalled func(index int32) bool) bool {
+	if !record.TryLock(&m.mu) {
+		return false
+	}
+	defer m.mu.Unlock()
+	m.stalled = stalled
+	m.countTasks()
+	return true
 }
 
 // Session returns the member's standing, for commits; ok is false outside a

@@ -369,6 +369,8 @@ type logs struct{}
 
 func (logs) Bounds(context.Context, string, int32) (start, end int64, err error) { return 0, 5, nil }
 
+func (logs) Tries(string, int32) (n uint64, waiting bool) { return 0, false }
+
 func (logs) Read(context.Context, string, int32, int64, int64, func([]record.Record) error, func(int64)) error {
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"runtime/debug"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
@@ -19,7 +20,7 @@ const maxScrapes = 4
 // answers are JSON, as all are there.
 func routes(o Options) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", livez)
+	mux.Handle("GET /livez", livez(o.Status))
 	mux.Handle("GET /readyz", readyz(o.Status))
 	mux.HandleFunc("/v1", notFound) // else it would lead to /v1/
 	mux.HandleFunc("/v1/", notFound)
@@ -48,11 +49,19 @@ func routes(o Options) http.Handler {
 	})
 }
 
-// livez says that the process listens. It asks nobody: a broker that is away
-// must not get a pod killed.
-func livez(w http.ResponseWriter, _ *http.Request) {
-	header(w, "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // the client may have gone
+// livez says that the process listens, and fails where it is stuck with work to
+// do. It asks no broker: one that is away must not get a pod killed.
+func livez(status Status) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		header(w, "text/plain; charset=utf-8")
+		stalled := status.Stalled()
+		if len(stalled) == 0 {
+			_, _ = w.Write([]byte("ok\n")) // the client may have gone
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte(strings.Join(stalled, "\n") + "\n"))
+	}
 }
 
 func readyz(status Status) http.HandlerFunc {

@@ -24,6 +24,9 @@ import (
 // at every probe, and must not block.
 type Status interface {
 	Ready() Readiness
+	// Stalled says what has work and does none of it, each with its name and
+	// since when; empty else. It waits for nobody, whatever is stuck.
+	Stalled() []string
 }
 
 // Readiness is the answer of /readyz. A pod is ready once it is assigned and

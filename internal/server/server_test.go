@@ -26,7 +26,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // statusFunc answers with what the test wants.
 type statusFunc func() Readiness
 
-func (f statusFunc) Ready() Readiness { return f() }
+func (f statusFunc) Ready() Readiness  { return f() }
+func (f statusFunc) Stalled() []string { return nil }
+
+// stalled is a pod that has stalled, so badly that Ready does not come back.
+type stalled []string
+
+func (stalled) Ready() Readiness    { select {} }
+func (s stalled) Stalled() []string { return s }
 
 func ready() Readiness {
 	return Readiness{Ready: true, Assigned: true, CaughtUp: true}
@@ -320,6 +327,8 @@ func (b blocked) Ready() Readiness {
 	return ready()
 }
 
+func (blocked) Stalled() []string { return nil }
+
 func TestCloseLetsRequestsFinish(t *testing.T) {
 	b := blocked{make(chan struct{}), make(chan struct{})}
 	f := start(t, func(o *Options) { o.Status = b })
@@ -373,4 +382,17 @@ func (f fixture) code(path string) int {
 	}
 	defer res.Body.Close()
 	return res.StatusCode
+}
+
+func TestLivenessNamesWhatHasStalled(t *testing.T) {
+	f := start(t, func(o *Options) {
+		o.Status = stalled{"partition 3 has stalled since 2026-01-05T03:00:00Z (merge): 5 records wait", "the pod has stalled"}
+	})
+	r := f.get(t, "/livez")
+	if r.code != http.StatusServiceUnavailable {
+		t.Errorf("code %d", r.code)
+	}
+	if want := "partition 3 has stalled since 2026-01-05T03:00:00Z (merge): 5 records wait\nthe pod has stalled\n"; r.body != want {
+		t.Errorf("%q, want %q", r.body, want)
+	}
 }

@@ -72,6 +72,7 @@ const (
 	StateRunning   State = "running"   // it joins; whether it has caught up is another question
 	StateFrozen    State = "frozen"    // it takes nothing more and is being handed over
 	StateClosed    State = "closed"    // committed for the last time
+	StateStalled   State = "stalled"   // has work, and did none of it for group.stall_timeout
 	StateStarting  State = "starting"  // assigned, its claims have not begun
 	StateMoving    State = "moving"    // withheld until its old owner has let go
 	StateUnowned   State = "unowned"   // nobody can own it

@@ -39,6 +39,9 @@ type Log interface {
 	// known to be read or invisible (a control record, an aborted or a
 	// compacted one). It repeats what can be repeated until ctx ends.
 	Read(ctx context.Context, topic string, partition int32, from, to int64, each func([]record.Record) error, progress func(position int64)) error
+	// Tries counts the questions put to brokers about the partition, by Bounds
+	// and Read; waiting tells that one is under way. It waits for nobody.
+	Tries(topic string, partition int32) (n uint64, waiting bool)
 }
 
 // Sink takes encoded outputs.

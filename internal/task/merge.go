@@ -43,7 +43,18 @@ type mergeState struct {
 
 	until   record.Millis // when the merge wants to look again; 0 never
 	stepped bool
+	held    hold // what ended the last step
 }
+
+// hold is what keeps the merge from taking a record that it has.
+type hold uint8
+
+const (
+	unheld    hold = iota
+	heldInput      // the other input's end is not known, or it has more to come
+	heldClock      // join.max_idle
+	heldRoom       // the ledger is full
+)
 
 func (m *mergeState) init() {
 	m.pos = record.Offsets{-1, -1}
@@ -91,18 +102,24 @@ func (t *Task) run() {
 		close(t.ready)
 		t.poke()
 		for !t.frozen.Load() {
-			t.merge.until = 0
-			t.read()
-			t.step()
-			t.serveLookups()
-			t.flush()
-			if t.merge.stepped {
-				continue
+			t.laps.Add(1)
+			t.lap()
+			t.laps.Add(1)
+			if !t.merge.stepped {
+				t.sleep(timer)
 			}
-			t.sleep(timer)
 		}
 	}
 	t.finish()
+}
+
+// lap does what there is to do now, or a share of it.
+func (t *Task) lap() {
+	t.merge.until = 0
+	t.read()
+	t.step()
+	t.serveLookups()
+	t.flush()
 }
 
 // sleep waits for something to happen or for the moment the merge named.
@@ -145,7 +162,7 @@ func (t *Task) read() {
 // step merges up to stepLimit records.
 func (t *Task) step() {
 	m := &t.merge
-	m.stepped = false
+	m.stepped, m.held = false, unheld
 	t.table.Lock()
 	defer t.table.Unlock()
 	for range stepLimit {
@@ -186,7 +203,10 @@ func (t *Task) stepOne() bool {
 	case enrich.TakeNotification:
 		return t.takeNote(note)
 	case enrich.WaitUntil:
+		t.merge.held = heldClock
 		t.wakeBy(until)
+	default:
+		t.merge.held = heldInput
 	}
 	return false
 }
@@ -360,6 +380,7 @@ func (t *Task) takeTick(b *batch) bool {
 	rec, h := b.record(), &b.head
 	if h.bad != nil {
 		if !t.ledger.roomLeft(record.Market, len(m.places)) {
+			m.held = heldRoom
 			return false
 		}
 		t.deadLetter(t.newPlace(record.Market, rec), h.bad.Kind, h.bad.Detail)
@@ -380,6 +401,7 @@ func (t *Task) takeTick(b *batch) bool {
 func (t *Task) takeNote(b *batch) bool {
 	m := &t.merge
 	if !t.ledger.roomLeft(record.Notification, len(m.places)) {
+		m.held = heldRoom
 		return false
 	}
 	rec, h := b.record(), &b.head
@@ -467,6 +489,7 @@ func (t *Task) settlePositions() (next [record.Sides]record.Millis) {
 		}
 		t.marks.position[side] = m.pos[side]
 	}
+	t.marks.held = m.held
 	if !t.marks.caughtUp && t.target >= 0 && m.pos[record.Market] >= t.target {
 		t.marks.caughtUp = true
 	}
@@ -476,6 +499,7 @@ func (t *Task) settlePositions() (next [record.Sides]record.Millis) {
 // finish lets what was sent be acknowledged, commits the pair and forgets the
 // rest; places that were not filled are the next owner's.
 func (t *Task) finish() {
+	t.closing.Store(max(int64(time.Since(t.made)), 1))
 	t.state.Store(int32(Frozen))
 	if t.o.Settle == nil {
 		t.awaitSent()

@@ -76,6 +76,9 @@ type Options struct {
 	Settle func(ctx context.Context, t *Task) error
 	// Drain bounds how long a closing task waits for its sent outputs.
 	Drain time.Duration
+	// Patience is how long Prices take at most to answer; it only tells Pulses
+	// what has been forgotten.
+	Patience time.Duration
 
 	Metrics *metrics.Task
 	Keys    *keys.Partition
@@ -157,6 +160,9 @@ type Task struct {
 	state     atomic.Int32
 	frozen    atomic.Bool
 	abandoned atomic.Int64
+	laps      atomic.Uint64 // of the merge; odd within one, even while it sleeps
+	looked    atomic.Uint64 // laps, when Pulses was last called
+	closing   atomic.Int64  // when the task became Frozen, since it was made; 0 not yet
 
 	// Shared with claims and callbacks.
 	mu     sync.Mutex
@@ -178,6 +184,7 @@ type progressMarks struct {
 	first    bool
 	restored int64 // position of the restore
 	restore  int64 // where it ends
+	held     hold  // what kept the merge from going on at the end of its last lap
 }
 
 // inbox collects what other goroutines have for the merge.

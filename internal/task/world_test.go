@@ -54,6 +54,8 @@ type world struct {
 	owns    map[int32]bool
 	home    func(symbol string) (int32, bool)
 	former  func(symbol string) (int32, bool)
+	tries   uint64 // of the log
+	waiting bool
 }
 
 // fakeLog is one partition: invisible records are control or aborted ones.
@@ -220,6 +222,13 @@ func (w *world) Read(_ context.Context, topic string, _ int32, from, to int64, e
 		progress(r.Offset + 1)
 	}
 	return nil
+}
+
+// Tries implements Log.
+func (w *world) Tries(string, int32) (n uint64, waiting bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tries, w.waiting
 }
 
 // Send implements Sink.

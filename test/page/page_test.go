@@ -38,6 +38,7 @@ type fake struct{ view atomic.Pointer[status.View] }
 
 func (f *fake) Pod() status.View                           { return *f.view.Load() }
 func (f *fake) Group(context.Context) (status.View, error) { return *f.view.Load(), nil }
+func (f *fake) Stalled() []string                          { return nil }
 func (f *fake) Ready() server.Readiness                    { return server.Readiness{Ready: true} }
 
 func ptr[T any](v T) *T { return &v }

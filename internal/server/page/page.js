@@ -71,6 +71,7 @@
       case "moving": return "moving to its next owner";
       case "unowned": return "nobody can own it";
       case "unknown": return "not known";
+      case "stalled": return "stalled: it has work and does none of it";
       default: return t.state;
     }
   }
@@ -225,7 +226,7 @@
     const who = ownerText(t, names, view.inputs);
     text(row.owner, who);
     attribute(row.owner, "title", who);
-    row.dot.className = "dot " + (t.owner === "" ? "bad" : busy(t) ? "warn" : t.state === "running" ? "ok" : "");
+    row.dot.className = "dot " + (t.owner === "" || t.state === "stalled" ? "bad" : busy(t) ? "warn" : t.state === "running" ? "ok" : "");
     text(row.words, stateText(t));
     const part = progress(t);
     row.done.hidden = part === null;
