@@ -125,7 +125,7 @@ func TestAMissingOutputTopicIsNoStall(t *testing.T) {
 	core, logs := observer.New(zapcore.ErrorLevel)
 	s := newStage(t, topics("market-updates", "notifications", "enriched-alerts-dlq")...)
 	s.log = zap.New(core)
-	p := s.start(func(c *config.Config) { c.Group.StallTimeout, c.Shutdown.Timeout = time.Second, 2*time.Second })
+	p := s.start(func(c *config.Config) { c.Group.StallTimeout, c.Shutdown.Timeout = 3*time.Second, 2*time.Second })
 	await(t, func() string {
 		if st := p.Member().Status(); len(st.Tasks) != partitions {
 			return "not all tasks run"
@@ -133,7 +133,7 @@ func TestAMissingOutputTopicIsNoStall(t *testing.T) {
 		return ""
 	})
 	s.send("notifications", home("BBCA"), "BBCA", `{}`, time.Now())
-	time.Sleep(5 * time.Second)
+	time.Sleep(10 * time.Second)
 	if all := p.Stalled(); len(all) > 0 {
 		t.Error(all)
 	}

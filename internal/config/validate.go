@@ -99,7 +99,7 @@ func numberBounds() []bound {
 		{"group.heartbeat_interval", ms, protocolMillis, "Kafka counts in milliseconds"},
 		{"group.session_timeout", 3 * ms, protocolMillis, "Kafka counts in milliseconds, in 32 bits"},
 		{"group.rebalance_timeout", 2 * ms, protocolMillis, "Kafka counts in milliseconds, in 32 bits"},
-		{"group.stall_timeout", ms, unlimited, "a task needs some time for its work"},
+		{"group.stall_timeout", 3000 * ms, unlimited, "a task that waits looks up once a second, and is to be looked at more often than once"},
 		{"join.wait", 0, unlimited, "0s does not wait"},
 		{"join.max_waiting", 0, unlimited, "0 lets none wait"},
 		{"join.history", 0, unlimited, "0s keeps the newest price only"},

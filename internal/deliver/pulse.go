@@ -52,7 +52,7 @@ func (w *Writer) pulse(p *partition) Pulse {
 	case sending:
 		waits = p.leader.waits()
 	case waiting:
-		waits = w.routing.Load()
+		waits = w.routing.Load() || time.Now().Before(p.due)
 	case idle:
 	}
 	if !waits {
