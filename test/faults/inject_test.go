@@ -77,7 +77,7 @@ func (r *run) terminatePod(p planned) (string, error) {
 	pod.Signal(syscall.SIGTERM)
 	code := pod.Wait()
 	switch {
-	case code == 1 && len(pod.Lines()) > 0:
+	case code == 1 && pod.LogContains("joiner: "):
 		r.shutCut.Add(1) // it says what was left uncommitted
 	case code != 0:
 		return "", fmt.Errorf("%s ended with %d after SIGTERM", pod.Name, code)

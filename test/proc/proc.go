@@ -215,8 +215,9 @@ func (l Line) Time() time.Time {
 	return at
 }
 
-// Logs returns the log so far. A line that is no JSON object fails the test,
-// but for the message that a process with exit code 1 or 2 leaves for people.
+// Logs returns the log so far. A line that is no JSON object fails the test, but
+// for the message that a process with exit code 1 or 2 leaves for people, which
+// may have several.
 func (p *Proc) Logs() []Line {
 	p.t.Helper()
 	p.mu.Lock()
@@ -225,13 +226,14 @@ func (p *Proc) Logs() []Line {
 	lines := make([]Line, 0, len(raw))
 	for _, text := range raw {
 		var l Line
-		if err := json.Unmarshal(text, &l); err != nil {
-			if !bytes.HasPrefix(text, []byte("joiner: ")) {
-				p.t.Errorf("%s logged a line that is not JSON: %s", p.Name, text)
-			}
+		if err := json.Unmarshal(text, &l); err == nil {
+			lines = append(lines, l)
 			continue
 		}
-		lines = append(lines, l)
+		if bytes.HasPrefix(text, []byte("joiner: ")) {
+			break
+		}
+		p.t.Errorf("%s logged a line that is not JSON: %s", p.Name, text)
 	}
 	return lines
 }
