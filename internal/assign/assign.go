@@ -93,6 +93,12 @@ type Assignment struct {
 	// Directory is nil where a member that is not a joiner leads the group, or
 	// one whose format this version cannot read. It must not be changed.
 	Directory *Directory
+	// Inherited is set where this member leads the group and has not planned
+	// the generation: it is a static member (KIP-345) that was started again,
+	// and got what the process before it had planned. The coordinator takes it
+	// for the leader, while sarama, told of no such thing before version 9 of
+	// JoinGroup (KIP-814), does not look for new partitions.
+	Inherited bool
 }
 
 // New returns the strategies for sarama's

@@ -595,6 +595,7 @@ func exampleRoster() roster {
 		},
 		counts:  exampleUserData().counts,
 		problem: "partition counts differ: a has 4, b has 5",
+		leader:  "id-2",
 		budget:  DefaultDirectoryBudget,
 	}
 	r.add(topicMarket, []uint32{ownerNone, ownerMoving, ownerUnowned, ownerFirst, ownerFirst + 1})
@@ -626,6 +627,7 @@ func TestGoldenDirectory(t *testing.T) {
 	}
 	want := Directory{
 		Generation: 42,
+		Leader:     "id-2",
 		Members:    r.members,
 		Owners: map[string][]string{
 			topicMarket: {"", "", "", "id-1", "id-2"}, topicNotes: {"", "", "", "id-1", "id-2"}, topicExtra: {""},
@@ -791,5 +793,30 @@ func TestEagerMembersThatTookTurns(t *testing.T) {
 	g.settle(first)
 	if len(a.owned[topicNotes]) != 1 {
 		t.Errorf("a had it last, and has %v; b has %v", a.owned, b.owned)
+	}
+}
+
+// A static member that was started again gets the assignment of a generation
+// that nobody plans anew. Where it led, it alone knows so.
+func TestInherited(t *testing.T) {
+	for _, strategy := range Strategies() {
+		g := newGroup(t, strategy, false, pairCounts(6))
+		for range 3 {
+			g.start(pair(), pair())
+		}
+		g.settle(first)
+		leader := g.procs[0]
+		for _, p := range g.procs {
+			if p.last.Inherited {
+				t.Errorf("%s: %s inherits what was planned in its lifetime", strategy, p.memberID)
+			}
+			if want := leader.last.Directory.Leader; want == "" || p.last.Directory.Leader != want {
+				t.Errorf("%s: %s takes %q for the leader, the leader %q", strategy, p.memberID, p.last.Directory.Leader, want)
+			}
+			again := g.again(p)
+			if again.last.Inherited != (p == leader) {
+				t.Errorf("%s: started again, %s inherits: %t, it led: %t", strategy, p.memberID, again.last.Inherited, p == leader)
+			}
+		}
 	}
 }

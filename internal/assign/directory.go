@@ -29,6 +29,9 @@ type Directory struct {
 	// Problem says what keeps the group from being assigned in full, with
 	// topics and numbers; empty when nothing does.
 	Problem string
+	// Leader is the ID of the member that made the directory; empty where that
+	// is not known.
+	Leader string
 	// Truncated is set where the group is too large for everybody to be told
 	// everything (Options.DirectoryBudget): Members and Owners are empty.
 	Truncated bool

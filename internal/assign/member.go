@@ -26,7 +26,7 @@ type member struct {
 
 // keep stores the plan's directory for AssignmentData.
 func (m *member) keep(r roster) {
-	r.budget = m.budget
+	r.budget, r.leader = m.budget, m.mem.identity.ID
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.roster = &r
@@ -42,6 +42,13 @@ func (m *member) directory(generation int32) []byte {
 	return slices.Clip(m.roster.data(generation))
 }
 
+// planned reports whether this process made the directory of the generation.
+func (m *member) planned(generation int32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.roster != nil && m.roster.encoded != nil && m.roster.generation == generation
+}
+
 // receive takes note of an assignment and reports it. It returns the bytes of
 // the strategy inside, and whether a joiner led.
 func (m *member) receive(a *sarama.ConsumerGroupMemberAssignment, generation int32) (inner []byte, ours bool) {
@@ -52,6 +59,7 @@ func (m *member) receive(a *sarama.ConsumerGroupMemberAssignment, generation int
 	got, err := decodeDirectory(a.UserData)
 	if err == nil {
 		out.Directory = &got.directory
+		out.Inherited = got.directory.Leader == m.mem.identity.ID && !m.planned(generation)
 	} else if !errors.Is(err, wire.ErrForeign) {
 		m.log.Warn("cannot read the directory of this generation",
 			zap.String("strategy", m.name), zap.Int32("generation", generation),

@@ -23,6 +23,7 @@ type proc struct {
 	strategies []sarama.BalanceStrategy
 	topics     []string // subscribed
 	joined     []string
+	identity   Identity
 	owned      map[string][]int32 // claims that run
 	generation int32
 	away       bool // cut off: the group goes on without it, it goes on with its claims
@@ -70,9 +71,30 @@ func (g *group) start(topics, joined []string) *proc {
 	if err != nil {
 		g.t.Fatalf("New: %v", err)
 	}
-	p.strategies = strategies
+	p.strategies, p.identity = strategies, opts.Identity
 	g.procs = append(g.procs, p)
 	slices.SortFunc(g.procs, func(a, b *proc) int { return cmpString(a.memberID, b.memberID) })
+	return p
+}
+
+// again is a static member's next process, which the coordinator gives what the
+// one before had (KIP-345). The group is not told.
+func (g *group) again(was *proc) *proc {
+	g.t.Helper()
+	data, err := g.procs[0].strategy().AssignmentData(was.memberID, was.owned, g.generation)
+	if err != nil {
+		g.t.Fatalf("assignment data: %v", err)
+	}
+	p := &proc{memberID: was.memberID + "-again", owned: was.owned, generation: g.generation}
+	p.strategies, err = New(Options{
+		Strategy: g.name, Topics: was.joined, Identity: was.identity,
+		OnAssignment: func(a Assignment) { p.last = a },
+	})
+	if err != nil {
+		g.t.Fatalf("New: %v", err)
+	}
+	p.strategy().(sarama.OnAssignmentBalanceStrategy).OnAssignment(
+		&sarama.ConsumerGroupMemberAssignment{Topics: was.owned, UserData: data}, g.generation)
 	return p
 }
 

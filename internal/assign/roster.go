@@ -17,6 +17,7 @@ const (
 	tagOwners     = 4
 	tagProblem    = 5
 	tagTruncated  = 6
+	tagLeader     = 7 // one above the leader's place among the members
 	tagInnerDown  = 8
 )
 
@@ -44,6 +45,7 @@ type roster struct {
 	owners  []ownerList
 	counts  counts
 	problem string
+	leader  string // its ID
 	budget  int
 
 	// sarama asks once per member, and all get the same.
@@ -106,6 +108,9 @@ func (r *roster) encode(generation int32, d detail) []byte {
 	if d == noOwners {
 		return wire.AppendNumber(b, tagTruncated, 1)
 	}
+	if i := slices.IndexFunc(r.members, func(m Member) bool { return m.ID == r.leader }); i >= 0 {
+		b = wire.AppendNumber(b, tagLeader, uint64(i)+1)
+	}
 	for _, m := range r.members {
 		if d == noMemberIDs && m.MemberID != m.ID {
 			m.MemberID = ""
@@ -165,6 +170,7 @@ func decodeDirectory(data []byte) (received, error) {
 		r      received
 		d      = &r.directory
 		owners []ownerList
+		leader int32
 	)
 	err = wire.EachField(fields, func(tag uint64, c *wire.Cursor) error {
 		switch tag {
@@ -178,6 +184,8 @@ func decodeDirectory(data []byte) (received, error) {
 			d.Truncated = c.Uvarint() != 0
 		case tagInnerDown:
 			r.inner = c.Rest()
+		case tagLeader:
+			leader = c.Int32()
 		case tagMember:
 			m, err := decodeMember(c.Rest())
 			d.Members = append(d.Members, m)
@@ -189,6 +197,9 @@ func decodeDirectory(data []byte) (received, error) {
 	})
 	if err != nil {
 		return received{}, err
+	}
+	if at := int(leader) - 1; at >= 0 && at < len(d.Members) {
+		d.Leader = d.Members[at].ID
 	}
 	if err := d.fill(owners); err != nil {
 		return received{}, err
