@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"joiner/internal/app"
+	"joiner/internal/kube"
 	"joiner/internal/metrics"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,7 +48,8 @@ func runService(cmd *cobra.Command, p *process) error {
 	metrics.RegisterRuntime(registry)
 	joiner, err := app.New(app.Options{
 		Config: loaded.Config, Registry: registry, Logger: log,
-		Build: app.Build{Version: b.Version, Commit: b.Commit, Go: b.Go, Sarama: b.Sarama},
+		Kubernetes: kube.FromEnvironment(os.Getenv),
+		Build:      app.Build{Version: b.Version, Commit: b.Commit, Go: b.Go, Sarama: b.Sarama},
 	})
 	if err != nil {
 		return wrongUsage(err)

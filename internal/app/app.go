@@ -18,6 +18,7 @@ import (
 	"joiner/internal/enrich"
 	"joiner/internal/kafka"
 	"joiner/internal/keys"
+	"joiner/internal/kube"
 	"joiner/internal/member"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
@@ -35,8 +36,12 @@ type Options struct {
 	Registry *prometheus.Registry // nil: one of its own
 	Logger   *zap.Logger          // nil: nothing is logged
 	Build    Build
-	// Identity is the member's stable name; empty: made at random.
+	// Identity is the member's stable name; empty: group.instance_id, or made
+	// at random where there is none.
 	Identity string
+	// Kubernetes is where group.leave: auto asks whether the pod comes back; the
+	// zero value: not in Kubernetes.
+	Kubernetes kube.Options
 }
 
 // Build is what joiner_build_info says.
@@ -69,6 +74,8 @@ type App struct {
 	connected atomic.Bool
 	stopping  atomic.Bool
 	left      leftovers
+	static    static
+	fateLimit time.Duration // see fatePatience
 
 	// Set once connected, before the group is joined.
 	clients  *kafka.Clients
@@ -86,19 +93,30 @@ func New(o Options) (*App, error) {
 	if o.Registry == nil {
 		o.Registry = prometheus.NewRegistry()
 	}
+	c := o.Config
+	if o.Identity == "" {
+		o.Identity = c.Group.InstanceID
+	}
 	if o.Identity == "" {
 		o.Identity = assign.RandomID()
 	}
-	c := o.Config
 	a := &App{
 		o:       o,
 		log:     o.Logger.With(zap.String("group", c.Group.ID), zap.String("pod", o.Identity)),
 		reg:     o.Registry,
 		topics:  [record.Sides]string{c.Topics.MarketUpdates, c.Topics.Notifications},
 		waiting: task.NewWaiting(c.Join.MaxWaiting),
+
+		fateLimit: fatePatience,
 	}
 	a.faults = sampled.New(a.log, nil)
 	a.fencer = newFencer(o.Identity, a.log)
+	a.static = static{
+		instance: c.Group.InstanceID, self: o.Identity, log: a.log,
+		mine:       func() assign.Identity { return a.identity() },
+		partitions: func(topic string) int32 { t, _ := a.outputs.topic(topic); return t.Partitions },
+		rejoin:     func() { a.member.Rejoin() },
+	}
 	a.metrics = metrics.New(a.reg, metrics.Options{
 		Topics:  a.topics,
 		Version: o.Build.Version, Commit: o.Build.Commit, Go: o.Build.Go, Sarama: o.Build.Sarama,
@@ -124,7 +142,8 @@ func New(o Options) (*App, error) {
 	a.metrics.SetCertificates("peer", func() time.Time { cert, _ := a.peering.notAfter(); return cert })
 	a.metrics.SetCertificates("peer_ca", func() time.Time { _, ca := a.peering.notAfter(); return ca })
 	a.member = member.New(member.Options{
-		Topics: a.topics, NewTask: a.newTask, Interrupt: a.interruptJoin,
+		Topics: a.topics, InstanceID: c.Group.InstanceID, SessionTimeout: c.Group.SessionTimeout,
+		NewTask: a.newTask, Interrupt: a.interruptJoin,
 		Fetcher: func() member.Fetcher { return fetcher{a.fetcher} },
 		Metrics: &a.metrics.Group, Logger: a.log,
 	})
@@ -270,7 +289,7 @@ func (a *App) connect(ctx context.Context, s *stack) error {
 	a.outputs.facts = clients.Facts
 	every := a.o.Config.Kafka.MetadataRefresh
 	a.outputs.look(ctx, every) // before the first record: limits are to be known by then
-	s.goRun("topic watch", func(ctx context.Context) error { return a.outputs.run(ctx, every) })
+	s.goRun("topic watch", func(ctx context.Context) error { return a.outputs.run(ctx, every, a.static.grown) })
 	return a.startLatest(ctx)
 }
 
@@ -287,6 +306,7 @@ func KafkaOptions(c config.Config) kafka.Options {
 		ReadCommitted:   c.Kafka.IsolationLevel == "read_committed",
 		MetadataRefresh: c.Kafka.MetadataRefresh,
 		GroupID:         c.Group.ID,
+		InstanceID:      c.Group.InstanceID,
 		Heartbeat:       c.Group.HeartbeatInterval, SessionTimeout: c.Group.SessionTimeout,
 		RebalanceTimeout: c.Group.RebalanceTimeout,
 		Transactional:    c.Delivery.Guarantee == config.ExactlyOnce,
@@ -331,6 +351,7 @@ func (a *App) kafkaOptions() kafka.Options {
 // where it would be a miss.
 func (a *App) assigned(as assign.Assignment) {
 	a.member.OnAssigned(as)
+	a.static.learn(as)
 	a.places.learn(as.Directory)
 	a.fencer.learn(as.Directory)
 	a.remote.Load().DirectoryChanged()
@@ -376,12 +397,14 @@ func (a *App) consume(ctx context.Context, s *stack) error {
 	if err != nil {
 		return err
 	}
-	s.push("consumer group", func(ctx context.Context) error { return a.leave(ctx, group) })
+	leaves := make(chan bool, 1)
+	s.push("consumer group", func(ctx context.Context) error { return a.leave(ctx, group, <-leaves) })
 	// Only the stop stack ends it: what its tasks leave is noted as the stop's.
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	result := make(chan error, 1)
 	go func() { result <- a.member.Run(running, group) }()
 	s.push("member", func(ctx context.Context) error {
+		go func() { leaves <- a.leaves(ctx) }() // while the tasks are being committed
 		cancel()
 		select {
 		case err := <-result:
@@ -401,27 +424,6 @@ func (a *App) consume(ctx context.Context, s *stack) error {
 		return err
 	}
 }
-
-// leave takes the member out of the group. sarama tries once, on whatever
-// connection it has; the second try is ours, since a member that stays in the
-// group keeps its partitions idle for a session timeout. Failing both is no
-// fault of the shutdown: everything is committed.
-func (a *App) leave(ctx context.Context, group sarama.ConsumerGroup) error {
-	err := within(ctx, group.Close)
-	if err == nil {
-		return nil
-	}
-	a.log.Debug("the group was not left in order", zap.Error(err))
-	limit, cancel := context.WithTimeout(ctx, leavePatience)
-	defer cancel()
-	if err := a.clients.Leave(limit, a.member.LastID()); err != nil {
-		a.log.Warn("the group could not be left: its coordinator waits for the session timeout", zap.Error(err))
-	}
-	return nil
-}
-
-// leavePatience bounds the second try to leave the group.
-const leavePatience = 3 * time.Second
 
 // newTask makes the task of an index; the member calls it.
 func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *task.Task {

@@ -19,6 +19,7 @@ import (
 	"joiner/internal/config"
 	"joiner/internal/embedded"
 	"joiner/internal/enrich"
+	"joiner/internal/kube"
 	"joiner/internal/placement"
 	"joiner/internal/record"
 	"joiner/internal/server"
@@ -42,6 +43,8 @@ type stage struct {
 	client  sarama.Client
 	log     *zap.Logger // of the pods; nil: the test's own, warnings only
 	addrs   []string    // of another cluster than cluster
+
+	kubernetes kube.Options // that the pods run in; zero: none
 }
 
 func newStage(t *testing.T, topics ...embedded.Topic) *stage {
@@ -109,10 +112,11 @@ func (s *stage) start(change func(*config.Config)) *pod {
 	if log == nil {
 		log = zaptest.NewLogger(s.t, zaptest.Level(zapcore.WarnLevel))
 	}
-	a, err := New(Options{Config: c, Logger: log})
+	a, err := New(Options{Config: c, Logger: log, Kubernetes: s.kubernetes})
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	a.fateLimit = patience
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()

@@ -49,8 +49,9 @@ func (o *outputs) names() []string {
 	return []string{o.conf.EnrichedAlerts, o.conf.DeadLetters}
 }
 
-// run looks again and again until ctx ends; the first look is the caller's.
-func (o *outputs) run(ctx context.Context, every time.Duration) error {
+// run looks again and again until ctx ends, and calls then after each look; the
+// first look is the caller's.
+func (o *outputs) run(ctx context.Context, every time.Duration, then func()) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -59,6 +60,7 @@ func (o *outputs) run(ctx context.Context, every time.Duration) error {
 			return nil
 		case <-tick.C:
 			o.look(ctx, every)
+			then()
 		}
 	}
 }

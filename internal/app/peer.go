@@ -43,17 +43,25 @@ func (a *App) listenPeers(ctx context.Context, s *stack) error {
 		return within(ctx, func() error { client.Close(); return nil })
 	})
 	a.remote.Store(client)
-	address := a.address()
+	mine := a.identity()
 	a.strats, err = assign.New(assign.Options{
 		Strategy: c.Group.Strategy, UpgradeFrom: c.Group.UpgradeFrom, Topics: a.topics[:],
-		Identity:     assign.Identity{ID: a.o.Identity, Address: address, Transactional: a.transactionalID()},
+		Identity:     mine,
 		OnAssignment: a.assigned, OnJoin: a.member.Joining, Log: a.log,
 	})
 	if err != nil {
 		return fmt.Errorf("group.strategy: %w", err)
 	}
-	a.log.Info("listening for other pods", zap.Stringer("peer", peer.Addr()), zap.String("advertised", address))
+	a.log.Info("listening for other pods", zap.Stringer("peer", peer.Addr()), zap.String("advertised", mine.Address))
 	return nil
+}
+
+// identity is how this pod makes itself known in the group.
+func (a *App) identity() assign.Identity {
+	return assign.Identity{
+		ID: a.o.Identity, Instance: a.o.Config.Group.InstanceID,
+		Address: a.address(), Transactional: a.transactionalID(),
+	}
 }
 
 // lookupPatience is how long all attempts for one question may take: one at least,

@@ -85,6 +85,8 @@ func (a *App) groupReasons(s member.Status) []string {
 		switch {
 		case errors.Is(s.LastError, sarama.ErrInconsistentGroupProtocol):
 			return []string{"the members of the group use another strategy: set group.strategy to theirs, or name theirs in group.upgrade_from while the group changes over"}
+		case errors.Is(s.LastError, sarama.ErrFencedInstancedId):
+			return []string{fmt.Sprintf("another process has group.instance_id %s, and with it this pod's tasks: give each pod one of its own", a.o.Config.Group.InstanceID)}
 		case errors.Is(s.LastError, sarama.ErrGroupAuthorizationFailed):
 			return []string{"missing right: Read on group " + a.o.Config.Group.ID}
 		case s.LastError != nil:

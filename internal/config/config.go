@@ -81,8 +81,8 @@ type Reserved struct {
 // Group is the consumer group.
 type Group struct {
 	ID                string        `mapstructure:"id" doc:"The consumer group's id."`
-	InstanceID        string        `mapstructure:"instance_id" doc:"Static membership: a name that this pod keeps over restarts; empty: dynamic."`
-	Leave             string        `mapstructure:"leave" enum:"auto always never" doc:"Whether the member leaves the group when it stops: auto, always or never."`
+	InstanceID        string        `mapstructure:"instance_id" doc:"Static membership: a name that this pod, and no other, keeps over restarts (in Kubernetes the pod's name); empty: dynamic."`
+	Leave             string        `mapstructure:"leave" enum:"auto always never" doc:"Whether the member leaves the group when it stops: always, never, or auto: dynamic members leave, static ones only when Kubernetes says that they do not come back."`
 	Strategy          string        `mapstructure:"strategy" enum:"copartition range roundrobin sticky" doc:"Who gets which partition: copartition; or range, roundrobin, sticky to compare or migrate."`
 	UpgradeFrom       []string      `mapstructure:"upgrade_from" enum:"copartition range roundrobin sticky" doc:"Strategies still in the group during a rolling change."`
 	HeartbeatInterval time.Duration `mapstructure:"heartbeat_interval" doc:"How often the member shows that it lives, and hears of rebalances."`
@@ -249,6 +249,8 @@ const (
 	FromRecord  = "record"        // market.event_time and the like: the record's own timestamp
 	AtLeastOnce = "at_least_once" // delivery.guarantee
 	ExactlyOnce = "exactly_once"  // delivery.guarantee
+	LeaveAlways = "always"        // group.leave
+	LeaveNever  = "never"         // group.leave
 
 	partitionerCustom  = "custom"
 	groupIDPlaceholder = "{group.id}"

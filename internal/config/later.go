@@ -15,8 +15,6 @@ type gate struct{ key, feature string }
 // expects something.
 func later() []gate {
 	return []gate{
-		{"group.instance_id", "static membership"},
-		{"group.leave", "static membership"},
 		{"state.dir", "checkpoints"},
 		{"state.checkpoint_interval", "checkpoints"},
 	}

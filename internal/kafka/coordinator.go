@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -35,6 +36,7 @@ type groupClient struct {
 	faults      *sampler
 	rights      *rights
 
+	stay     atomic.Bool   // see Clients.Stay
 	stop     chan struct{} // closed by interrupt
 	stopOnce sync.Once
 }
@@ -54,8 +56,16 @@ func newGroupClient(fetch, coordinator sarama.Client, conf *sarama.Config, fault
 // fetching client's own.
 func (g *groupClient) Config() *sarama.Config { return g.conf }
 
-// Coordinator returns group's coordinator on an open connection.
+// ErrStaying is what closing a group ends with that was told to Stay.
+var ErrStaying = errors.New("the member stays in its group")
+
+// Coordinator returns group's coordinator on an open connection. A member that
+// stays has none: leaving is the only thing left that sarama asks it for, once
+// the sessions are over.
 func (g *groupClient) Coordinator(group string) (*sarama.Broker, error) {
+	if g.stay.Load() {
+		return nil, ErrStaying
+	}
 	return g.await(group, false)
 }
 

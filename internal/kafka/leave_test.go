@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/IBM/sarama"
+
+	realkafka "joiner/test/cluster"
 )
 
 // members counts the group's members as its coordinator knows them.
@@ -52,6 +54,69 @@ func TestLeave(t *testing.T) {
 	stop()
 	if err := c.Leave(over, "somebody"); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the stop's limit: %v", err)
+	}
+}
+
+// A static member is taken out by both of its ids, so that a process that has its
+// instance id by now stays (the embedded broker looks at the instance id alone).
+// sarama by itself takes it out of nothing.
+func TestKafkaLeaveOfAStaticMember(t *testing.T) {
+	k := &cluster{addrs: realkafka.Start(t, realkafka.Options{}).Brokers}
+	k.connectAdmin(t)
+	topic := k.topic(t, 2, nil)
+	static := func(o *Options) { groupOptions(o); o.GroupID, o.InstanceID = topic, "pod-1" }
+	first := k.connect(t, static)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	h, _, ended := consume(ctx, t, first, topic)
+	eventually(t, "all claims", func() bool { return h.started.Load() == 2 })
+	before := h.generation(first).MemberID
+
+	second := k.connect(t, static)
+	again, stop := context.WithCancel(context.Background())
+	defer stop()
+	h, group, over := consume(again, t, second, topic)
+	eventually(t, "all claims of the second", func() bool { return h.started.Load() == 2 })
+	_ = finish(t, ended) // it has lost its session
+	if err := first.Leave(deadline(t), before); !errors.Is(err, sarama.ErrFencedInstancedId) {
+		t.Errorf("leaving with a successor: %v", err)
+	}
+	if n := members(t, second); n != 1 {
+		t.Fatalf("%d members", n)
+	}
+	id := h.generation(second).MemberID
+	stop()
+	_ = finish(t, over)
+	if err := group.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := members(t, second); n != 1 {
+		t.Errorf("%d members after closing: sarama leaves no static member out", n)
+	}
+	if err := second.Leave(deadline(t), id); err != nil {
+		t.Error(err)
+	}
+	if n := members(t, second); n != 0 {
+		t.Errorf("%d members after leaving", n)
+	}
+}
+
+func TestStay(t *testing.T) {
+	k := anyCluster(t)
+	topic := k.topic(t, 1, nil)
+	c := k.connect(t, groupOptions)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	h, group, ended := consume(ctx, t, c, topic)
+	eventually(t, "the claim", func() bool { return h.started.Load() == 1 })
+	cancel()
+	_ = finish(t, ended)
+	c.Stay()
+	if err := group.Close(); !errors.Is(err, ErrStaying) {
+		t.Errorf("closing: %v", err)
+	}
+	if n := members(t, c); n != 1 {
+		t.Errorf("%d members", n)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -20,10 +21,14 @@ import (
 	"joiner/internal/task"
 )
 
-// Options is what a member needs. Every field is required.
+// Options is what a member needs. Every field is required, but for InstanceID.
 type Options struct {
-	Topics  [record.Sides]string
-	NewTask Factory
+	Topics [record.Sides]string
+	// InstanceID is that of a static member (KIP-345), empty for a dynamic one.
+	InstanceID string
+	// SessionTimeout is the group's.
+	SessionTimeout time.Duration
+	NewTask        Factory
 	// Fetcher reads the partitions that the group gives this member. It is
 	// asked for once Run has begun.
 	Fetcher func() Fetcher
@@ -95,7 +100,7 @@ func (m *Member) Run(ctx context.Context, group sarama.ConsumerGroup) error {
 	defer stop()
 
 	topics := []string{m.o.Topics[record.Market], m.o.Topics[record.Notification]}
-	backoff := backoffFirst
+	p := pace{session: m.o.SessionTimeout}
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := m.consume(ctx, group, topics)
@@ -106,16 +111,55 @@ func (m *Member) Run(ctx context.Context, group sarama.ConsumerGroup) error {
 		if errors.Is(err, sarama.ErrClosedConsumerGroup) {
 			return fmt.Errorf("consumer group closed while it ran: %w", err)
 		}
-		if err == nil || time.Since(began) > steady {
-			backoff = backoffFirst
-		}
-		if err != nil {
-			m.faults.Warn("session "+err.Error(), "session ended, joining the group again", zap.Error(err), zap.Duration("after", backoff))
-		}
-		sleep(ctx, backoff)
-		backoff = min(2*backoff, backoffLongest)
+		wait := p.after(err, time.Since(began))
+		m.tell(err, wait)
+		sleep(ctx, wait)
 	}
 	return nil
+}
+
+// tell logs why a session ended.
+func (m *Member) tell(err error, wait time.Duration) {
+	switch {
+	case err == nil:
+	case errors.Is(err, sarama.ErrFencedInstancedId):
+		m.o.Metrics.Fenced.Inc()
+		m.faults.Error("fenced instance", "another process has this pod's group.instance_id: the group has given it the pod's tasks, and this one waits until it is gone",
+			zap.String("instance_id", m.o.InstanceID), zap.Error(err), zap.Duration("after", wait))
+	default:
+		m.faults.Warn("session "+err.Error(), "session ended, joining the group again", zap.Error(err), zap.Duration("after", wait))
+	}
+}
+
+// pace says how long to wait before the group is joined again.
+type pace struct {
+	session time.Duration // the group's session timeout
+	next    time.Duration // 0: from the beginning
+}
+
+// longestFenced bounds the wait of a fenced member where the session timeout is
+// long.
+const longestFenced = 30 * time.Second
+
+// after returns the wait after a session that ended with err. A member whose
+// instance id somebody else has can only wait for him to go: the coordinator
+// notices that within a session timeout, so asking more often than that is of
+// little use. The wait is spread, so that several do not come at once.
+func (p *pace) after(err error, lasted time.Duration) time.Duration {
+	longest := backoffLongest
+	fenced := errors.Is(err, sarama.ErrFencedInstancedId)
+	if fenced {
+		longest = max(longest, min(p.session, longestFenced))
+	}
+	if err == nil || lasted > steady || p.next == 0 {
+		p.next = backoffFirst
+	}
+	wait := min(p.next, longest)
+	p.next = min(2*wait, longest)
+	if fenced {
+		wait = wait/2 + rand.N(wait/2)
+	}
+	return wait
 }
 
 // consume takes part in the group until ctx or the session ends, or Rejoin ends

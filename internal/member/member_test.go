@@ -9,11 +9,14 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"go.uber.org/zap"
+	logged "go.uber.org/zap/zaptest/observer"
 
 	"joiner/internal/assign"
 	"joiner/internal/enrich"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
+	"joiner/internal/sampled"
 	"joiner/internal/task"
 )
 
@@ -338,6 +341,42 @@ func TestRunBacksOffFromConsumeErrors(t *testing.T) {
 		w.assign(nil, nil)
 		if err := w.m.Status().LastError; err != nil {
 			t.Errorf("last error %v after an assignment", err)
+		}
+	})
+}
+
+// Another process has the instance id: sarama's Consume then returns at once,
+// each time.
+func TestRunWaitsWhileItIsFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.m.o.InstanceID, w.m.o.SessionTimeout = "pod-1", 8*time.Second
+		core, logs := logged.New(zap.ErrorLevel)
+		w.m.faults = sampled.New(zap.New(core), nil)
+		g := newFakeGroup(w)
+		var calls []time.Time
+		g.consume = func(context.Context, sarama.ConsumerGroupHandler) error {
+			calls = append(calls, time.Now())
+			return sarama.ErrFencedInstancedId
+		}
+		g.run()
+		time.Sleep(time.Minute)
+		g.stop()
+		// 100 ms, doubled up to the session timeout, each halved at most.
+		for i := 1; i < len(calls); i++ {
+			longest := min(100*time.Millisecond<<(i-1), 8*time.Second)
+			if gap := calls[i].Sub(calls[i-1]); gap < longest/2 || gap > longest {
+				t.Errorf("wait %d is %v, want %v to %v", i, gap, longest/2, longest)
+			}
+		}
+		if n := len(calls); n < 12 || n > 22 {
+			t.Errorf("joined %d times in a minute", n)
+		}
+		if n := int(value(w.all.Group.Fenced)); n != len(calls) && n != len(calls)-1 {
+			t.Errorf("%d refusals counted, %d attempts", n, len(calls))
+		}
+		if all := logs.FilterField(zap.String("instance_id", "pod-1")).All(); len(all) == 0 || len(all) == len(calls) {
+			t.Errorf("%d error lines that name the instance id, of %d attempts", len(all), len(calls))
 		}
 	})
 }

@@ -39,6 +39,7 @@ type Group struct {
 	Generation prometheus.Gauge
 
 	Rebalances        prometheus.Counter
+	Fenced            prometheus.Counter  // joins refused since another process has the instance id
 	RebalanceDuration prometheus.Observer // seconds
 	TaskMoves         [Moves]prometheus.Counter
 	TaskPause         prometheus.Observer // seconds a task's partition went unprocessed because of a rebalance
@@ -61,6 +62,10 @@ func newGroup(f factory, topics [record.Sides]string) Group {
 		Rebalances: f.NewCounter(prometheus.CounterOpts{
 			Name: "joiner_rebalances_total",
 			Help: "Rebalances that this pod took part in.",
+		}),
+		Fenced: f.NewCounter(prometheus.CounterOpts{
+			Name: "joiner_group_fenced_total",
+			Help: "Attempts to join the group that were refused because another process has this pod's group.instance_id.",
 		}),
 		RebalanceDuration: f.NewHistogram(histogram("joiner_rebalance_duration_seconds",
 			"Time from joining the group again to having the assignment.", rebalanceBuckets)),

@@ -1,0 +1,112 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/IBM/sarama"
+	"go.uber.org/zap"
+
+	"joiner/internal/config"
+	"joiner/internal/kube"
+)
+
+const (
+	// leavePatience bounds the request that takes the member out of its group.
+	leavePatience = 3 * time.Second
+	// fatePatience bounds asking Kubernetes whether the pod comes back, unless a
+	// test has more.
+	fatePatience = time.Second
+)
+
+// leaves decides, at a stop, whether the member is taken out of the group, by
+// group.leave. A dynamic member never comes back as itself. A static one does,
+// unless something says that it will not.
+func (a *App) leaves(ctx context.Context) bool {
+	g := a.o.Config.Group
+	switch {
+	case g.Leave == config.LeaveAlways:
+		return true
+	case g.Leave == config.LeaveNever:
+		return false
+	case g.InstanceID == "":
+		return true
+	}
+	return a.goneForGood(ctx)
+}
+
+// goneForGood asks Kubernetes whether this pod is started again. Whatever goes
+// wrong means that it is: taking its tasks from a pod that restarts costs two
+// rebalances, keeping them for one that does not costs a session timeout.
+func (a *App) goneForGood(ctx context.Context) bool {
+	k, began := a.o.Kubernetes, time.Now()
+	if !k.Inside() {
+		a.log.Debug("a static member stays in its group: it may be started again")
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.fateLimit)
+	defer cancel()
+	pod := podName(a.o.Config.Group.InstanceID)
+	fate, err := k.Fate(ctx, pod)
+	fields := []zap.Field{zap.String("kubernetes_pod", pod), zap.Duration("took", time.Since(began))}
+	if err != nil {
+		a.log.Warn("whether the pod is started again is not known: it stays in its group, and its tasks lie idle for group.session_timeout if it is not",
+			append(fields, zap.Error(err))...)
+		return false
+	}
+	a.log.Info("what becomes of the pod", append(fields, zap.Bool("gone", fate.Gone), zap.String("why", fate.Why))...)
+	return fate.Gone
+}
+
+// podName is the pod's name in Kubernetes: the instance id, which is to be that
+// name, where a StatefulSet may have given it; else the host's.
+func podName(instance string) string {
+	if _, _, err := kube.Ordinal(instance); err == nil {
+		return instance
+	}
+	host, _ := os.Hostname()
+	return host
+}
+
+// leave closes the group, as the last thing of the member: all is committed and
+// no claim is left. Failing to leave is no fault of the shutdown.
+func (a *App) leave(ctx context.Context, group sarama.ConsumerGroup, leaves bool) error {
+	instance := a.o.Config.Group.InstanceID
+	if !leaves || instance != "" {
+		a.clients.Stay() // sarama leaves for dynamic members only, and whatever it is told
+	}
+	err := within(ctx, group.Close)
+	switch {
+	case !leaves:
+		a.log.Info("the member stays in the group: its tasks are its own for group.session_timeout",
+			zap.String("instance_id", instance), zap.Duration("session_timeout", a.o.Config.Group.SessionTimeout))
+		return nil
+	case instance == "" && err == nil:
+		return nil
+	case instance == "":
+		a.log.Debug("the group was not left in order", zap.Error(err))
+	}
+	a.takeOut(ctx)
+	return nil
+}
+
+// takeOut takes the member out of the group by a request of our own. For a
+// dynamic member it is the second try, after sarama's only one on whatever
+// connection it had; for a static one the first.
+func (a *App) takeOut(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leavePatience)
+	defer cancel()
+	id := a.member.LastID()
+	fields := []zap.Field{zap.String("member_id", id), zap.String("instance_id", a.o.Config.Group.InstanceID)}
+	switch err := a.clients.Leave(ctx, id); {
+	case err == nil:
+		a.log.Info("the member has left the group", fields...)
+	case errors.Is(err, sarama.ErrFencedInstancedId):
+		a.log.Info("the member has a successor of the same group.instance_id, which stays in the group", fields...)
+	default:
+		a.log.Warn("the group could not be left: the pod's tasks lie idle until its coordinator has missed it for group.session_timeout",
+			append(fields, zap.Duration("session_timeout", a.o.Config.Group.SessionTimeout), zap.Error(err))...)
+	}
+}
