@@ -59,11 +59,18 @@ test-mixin: ## Dashboard and alerts: promtool, and a real Prometheus that scrape
 	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" \
 		go test -race -count=1 -timeout 10m ./test/mixin
 
+# A test that watches something stay as it is does so for longer under LONG=1.
+ifneq ($(LONG),)
+export JOINER_E2E_TICKS ?= 60s
+endif
+
+# Two packages at a time: the others' tests wait for their brokers much of the
+# time, and are over when those of test/e2e are in the midst of theirs.
 .PHONY: test-kafka
-test-kafka: ## End-to-end tests on three Apache Kafka brokers started for them
+test-kafka: ## End-to-end tests on Apache Kafka brokers started for them; LONG=1 for the long form
 	@test/install cc java maven kcat promtool
 	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" test/kafka/with \
-		go test -race -count=1 -p 1 -v -timeout 40m -run '^TestKafka' $(KAFKA_PACKAGES)
+		go test -race -count=1 -p 2 -v -timeout 40m -run '^TestKafka' $(KAFKA_PACKAGES)
 
 # One round of faults under each guarantee, the mutants and the rest; with
 # GUARANTEE only the rounds under that one. A long form is
@@ -81,7 +88,7 @@ test-faults: ## Pods, brokers and connections broken under load; ROUNDS=20 GUARA
 bench: build ## Go benchmarks, then the joiner beside a bare consumer loop on a real broker
 	@test/install java maven
 	$(TIMED) go test -run '^$$' -bench . -benchmem -timeout 30m ./...
-	@test/timed $@-end-to-end go run ./test/bench -joiner bin/joiner $(BENCH_FLAGS)
+	@test/timed $@-end-to-end env KAFKA_JVM= go run ./test/bench -joiner bin/joiner $(BENCH_FLAGS)
 
 .PHONY: lint
 lint: tidy-check $(GOLANGCI) ## Static checks of Go and of the scripts

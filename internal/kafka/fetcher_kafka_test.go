@@ -16,7 +16,10 @@ import (
 // is killed and comes back, one is silent for a while and comes back, and every
 // record comes once, in order.
 func TestKafkaFetcherOutlastsBrokers(t *testing.T) {
-	real := realkafka.Start(t, realkafka.Options{Private: true})
+	// A broker is thought dead after 9 s by default, which is most of the test.
+	real := realkafka.Start(t, realkafka.Options{Private: true, Settings: []string{
+		"broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500",
+	}})
 	topic := real.Name("ticks")
 	const partitions = 6
 	if err := real.CreateTopic(topic, partitions, nil); err != nil {

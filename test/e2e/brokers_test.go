@@ -15,6 +15,7 @@ import (
 // in order and killed. With replication 3 nothing is lost, and while the
 // session timeout has not passed no claim ends.
 func TestKafkaBrokerRestart(t *testing.T) {
+	t.Parallel() // with others that have a cluster of their own: it waits more than it works
 	const partitions = 6
 	// A killed broker's leaders move once it is thought dead: after 9 s by
 	// default, which is most of a session timeout.

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -157,42 +159,61 @@ func expect(t testing.TB, m Metrics, want int, name string, labels ...string) {
 	}
 }
 
-// Both inputs are written by transactional producers, a tenth of whose
-// transactions is aborted, and one is left open: what it wrote is in the way
-// of a reader until the broker has aborted it.
+// Both inputs are written by transactional producers, whose transactions
+// overlap and of which a tenth is aborted, and one is left open: what it wrote
+// is in the way of a reader until the broker has aborted it.
 func TestKafkaMergeExactTransactional(t *testing.T) {
-	const perTransaction = 440
+	const perTransaction, producers = 440, 4
 	w := NewWorld(t, mergePartitions, nil)
-	producer, f := w.TxnProducer(time.Minute), newFeed(w)
+	f := newFeed(w)
+	var mu sync.Mutex           // guards what follows, and the feed
 	written := map[string]int{} // visible in the end, by topic
-	transaction := func(p *Producer, n int) {
-		aborted := f.rand.IntN(10) == 0
-		mark := "committed"
-		if aborted {
-			mark = "aborted"
+	left := mergeTicks + mergeNotes
+	next := func() (batch []*sarama.ProducerMessage, aborted bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if left <= 0 {
+			return nil, false
 		}
-		batch := f.batch(n, mark)
-		p.Begin()
-		p.SendMessages(batch)
-		if aborted {
-			p.Abort()
-			return
+		left -= perTransaction
+		if f.rand.IntN(10) == 0 {
+			return f.batch(perTransaction, "aborted"), true
 		}
-		p.Commit()
+		batch = f.batch(perTransaction, "committed")
 		for _, m := range batch {
 			written[m.Topic]++
 		}
+		return batch, false
+	}
+	// produce writes what is left. It may be called from any goroutine.
+	produce := func(p *Producer) error {
+		for {
+			batch, aborted := next()
+			if batch == nil {
+				return nil
+			}
+			if err := p.transaction(batch, aborted); err != nil {
+				return err
+			}
+		}
 	}
 	began := time.Now()
-	for left := mergeTicks + mergeNotes; left > 0; left -= perTransaction {
-		transaction(producer, perTransaction)
+	var writers sync.WaitGroup
+	failed := make([]error, producers)
+	for i := range failed {
+		p := w.TxnProducer(time.Minute)
+		writers.Go(func() { failed[i] = produce(p) })
+	}
+	writers.Wait()
+	if err := errors.Join(failed...); err != nil {
+		t.Fatal(err)
 	}
 	t.Logf("produced %d records in %v, %d of them to be seen", f.n, time.Since(began), written[w.Market]+written[w.Notes])
 
 	// What follows is hidden until the open transaction's timeout. No time is
 	// equal on both sides of it: which of two records that become visible at
 	// different moments is read first is nobody's to say.
-	const timeout = 20 * time.Second
+	const timeout = 10 * time.Second
 	f.clock += 3000
 	open := w.TxnProducer(timeout)
 	open.Begin()
@@ -200,8 +221,9 @@ func TestKafkaMergeExactTransactional(t *testing.T) {
 	opened := time.Now()
 	stable := map[string]map[int32]int64{w.Market: w.Ends(w.Market), w.Notes: w.Ends(w.Notes)}
 	f.clock += 3000
-	for range 5 {
-		transaction(producer, perTransaction)
+	left = 5 * perTransaction
+	if err := produce(w.TxnProducer(time.Minute)); err != nil {
+		t.Fatal(err)
 	}
 
 	metrics := runOver(w, written[w.Notes])
@@ -250,6 +272,24 @@ func TestKafkaMergeExactTransactional(t *testing.T) {
 	expect(t, metrics, written[w.Notes], "joiner_records_total", "topic", w.Notes)
 	expect(t, metrics, written[w.Notes], "joiner_joins_total")
 	t.Logf("%d alerts, %d of them of notifications behind the open transaction; %d ticks late", len(alerts), behind, late)
+}
+
+// transaction writes the batch in one, and ends it.
+func (p *Producer) transaction(batch []*sarama.ProducerMessage, aborted bool) error {
+	if err := p.sync.BeginTxn(); err != nil {
+		return fmt.Errorf("beginning a transaction: %w", err)
+	}
+	if err := p.sync.SendMessages(batch); err != nil {
+		return fmt.Errorf("producing: %w", err)
+	}
+	end := p.sync.CommitTxn
+	if aborted {
+		end = p.sync.AbortTxn
+	}
+	if err := end(); err != nil {
+		return fmt.Errorf("ending a transaction: %w", err)
+	}
+	return nil
 }
 
 // lastVisible is the offset of the last record below end, -1 where there is

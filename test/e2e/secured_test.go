@@ -35,6 +35,7 @@ const tokenLifetime = 20 * time.Second
 // is named and given back, whatever is replaced while it runs counts for the
 // next connection, what is wrong is named, and no secret is told to anybody.
 func TestKafkaSecured(t *testing.T) {
+	t.Parallel() // with others that have a cluster of their own: it waits more than it works
 	c := cluster.Start(t, cluster.Options{
 		Brokers: 1, Secure: true, TokenLifetime: tokenLifetime,
 		// Whoever is still connected when its token ends has to show a new one.

@@ -59,8 +59,11 @@ func TestKafkaShutdown(t *testing.T) {
 // ends the process at once, and where nobody sends one the shutdown is cut
 // short and says what it left.
 func TestKafkaShutdownWithoutBrokers(t *testing.T) {
+	t.Parallel() // with others that have a cluster of their own: it waits more than it works
 	c := cluster.Start(t, cluster.Options{Brokers: 1, Private: true})
 	w := NewWorldOn(t, c, 1, nil)
+	// The next pod has to wait for the one before, which could not leave.
+	w.Settings["group.session_timeout"] = "3s"
 	symbols := SymbolsOf(w, "S", 1, 3)
 	w.Seed(symbols)
 
