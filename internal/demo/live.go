@@ -130,14 +130,10 @@ func (l *live) run(ctx context.Context) error {
 	}
 	loading, stopLoad := context.WithCancel(ctx)
 	defer stopLoad()
-	type result struct {
-		load.Report
-		err error
-	}
-	done := make(chan result, 1)
+	done := make(chan loaded, 1)
 	go func() {
 		report, err := load.Run(loading, l.loadOptions())
-		done <- result{report, err}
+		done <- loaded{report, err}
 	}()
 	l.say("%g notifications and %g ticks a second; a member joins or leaves every %s; Ctrl-C ends it",
 		l.o.Rate, liveTicks*l.o.Rate, l.o.Every)
@@ -148,12 +144,9 @@ func (l *live) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			l.say("ending")
-			return l.finish(<-done)
-		case r := <-done:
-			if r.err == nil {
-				r.err = errors.New("it ended by itself")
-			}
-			return untilStopped(ctx, fmt.Errorf("load: %w", r.err))
+			return l.finish(ctx, <-done)
+		case r := <-done: // also after the end of ctx, where an event took longer
+			return l.finish(ctx, r)
 		case <-beat.C:
 			err := l.event(ctx)
 			if err == nil || ctx.Err() != nil {
@@ -166,13 +159,19 @@ func (l *live) run(ctx context.Context) error {
 	}
 }
 
-// finish tells what came of the load.
-func (l *live) finish(r struct {
+// loaded is how the load ended.
+type loaded struct {
 	load.Report
 	err error
-}) error {
+}
+
+// finish tells what came of the load, which only the end of ctx ends in order.
+func (l *live) finish(ctx context.Context, r loaded) error {
+	if r.err == nil && ctx.Err() == nil {
+		r.err = errors.New("it ended by itself")
+	}
 	if r.err != nil {
-		return fmt.Errorf("load: %w", r.err)
+		return untilStopped(ctx, fmt.Errorf("load: %w", r.err))
 	}
 	l.say("%d notifications, %d alerts, %d missing, %d more than once; latency p50 %.1f ms, p99 %.1f ms",
 		r.Notifications, r.Alerts, r.Missing, r.Duplicates, r.Latency.P50, r.Latency.P99)

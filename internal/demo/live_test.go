@@ -157,3 +157,27 @@ func TestLiveEndsEarly(t *testing.T) {
 		t.Errorf("%v %s", err, fmt.Sprint(out.all))
 	}
 }
+
+// A load that ended because of the demo's end is no fault, whichever of the two
+// is seen first.
+func TestLiveEndsWithItsLoad(t *testing.T) {
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	broken := errors.New("broken")
+	for _, c := range []struct {
+		ctx  context.Context
+		err  error
+		ends bool // in order
+	}{
+		{stopped, nil, true},
+		{stopped, fmt.Errorf("connecting: %w", context.Canceled), true},
+		{stopped, broken, false},
+		{t.Context(), nil, false},
+		{t.Context(), broken, false},
+	} {
+		l := &live{o: LiveOptions{Out: io.Discard}}
+		if err := l.finish(c.ctx, loaded{err: c.err}); (err == nil) != c.ends || c.err == broken && !errors.Is(err, broken) {
+			t.Errorf("%v after a load that ended with %v, stopped: %v", err, c.err, c.ctx.Err())
+		}
+	}
+}
