@@ -75,6 +75,21 @@ func (t *Tail) Gaps(from, to time.Time) map[int32]time.Duration {
 	return gaps
 }
 
+// GapsWithin is Gaps for those that begin and end in the span.
+func (t *Tail) GapsWithin(from, to time.Time) map[int32]time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	gaps := make(map[int32]time.Duration)
+	for partition, arrivals := range t.arrivals {
+		for i := 1; i < len(arrivals); i++ {
+			if arrivals[i-1].After(from) && arrivals[i].Before(to) {
+				gaps[partition] = max(gaps[partition], arrivals[i].Sub(arrivals[i-1]))
+			}
+		}
+	}
+	return gaps
+}
+
 // Arrived counts each partition's alerts within the span.
 func (t *Tail) Arrived(from, to time.Time) map[int32]int {
 	t.mu.Lock()
