@@ -69,7 +69,7 @@ func (x *transaction) refusals() []outcome {
 func (x *transaction) written(ctx context.Context) error {
 	stuck := time.NewTimer(x.patience)
 	defer stuck.Stop()
-	before := len(x.outputs)
+	before, due := len(x.outputs), false
 	for {
 		x.mu.Lock()
 		left, refused, broken := x.left, len(x.refused), x.broken
@@ -81,15 +81,16 @@ func (x *transaction) written(ctx context.Context) error {
 			return errRefused
 		case left == 0:
 			return nil
+		case due && left == before:
+			return fmt.Errorf("%d of %d outputs are not written: %w", left, len(x.outputs), errStuck)
+		case due:
+			before, due = left, false
+			stuck.Reset(x.patience)
 		}
 		select {
 		case <-x.changed:
-		case <-stuck.C:
-			if left == before {
-				return fmt.Errorf("%d of %d outputs are not written: %w", left, len(x.outputs), errStuck)
-			}
-			before = left
-			stuck.Reset(x.patience)
+		case <-stuck.C: // looked at with what has come meanwhile: the process may have stood still
+			due = true
 		case <-ctx.Done():
 			return fmt.Errorf("%d of %d outputs are not written: %w", left, len(x.outputs), errSlow)
 		}

@@ -882,6 +882,17 @@ func TestCommitNowInTransactions(t *testing.T) {
 	if n := x.Drop(x.tasks[0]); n != 0 {
 		t.Errorf("%d outputs left", n)
 	}
+	eventually(t, "the others' first offsets are committed", func() bool {
+		for _, j := range x.tasks[1:] {
+			j.mu.Lock()
+			first := j.committed
+			j.mu.Unlock()
+			if first == (record.Offsets{-1, -1}) {
+				return false
+			}
+		}
+		return true
+	})
 	calls := x.coord.count(onAddOffsets)
 	if err := x.CommitNow(context.Background(), x.tasks[0]); err != nil {
 		t.Error(err)
@@ -893,6 +904,10 @@ func TestCommitNowInTransactions(t *testing.T) {
 	x.mu.Lock()
 	x.out = true
 	x.mu.Unlock()
+	// A round under way may still be of the member: the next one is not.
+	if err := x.CommitNow(context.Background(), x.tasks[0]); !errors.Is(err, ErrNoMember) {
+		t.Errorf("outside the group, with nothing to commit: %v", err)
+	}
 	x.tasks[0].join(60, never)
 	if err := x.CommitNow(context.Background(), x.tasks[0]); !errors.Is(err, ErrNoMember) {
 		t.Errorf("outside the group: %v", err)
@@ -900,10 +915,10 @@ func TestCommitNowInTransactions(t *testing.T) {
 	if n := x.Drop(x.tasks[0]); n != 10 {
 		t.Errorf("%d outputs left, want 10", n)
 	}
+	x.coord.next(onCommitOffsets, trouble{err: sarama.ErrUnknownMemberId}) // before a round is made
 	x.mu.Lock()
 	x.out = false
 	x.mu.Unlock()
-	x.coord.next(onCommitOffsets, trouble{err: sarama.ErrUnknownMemberId})
 	if err := x.CommitNow(context.Background(), x.tasks[0]); !errors.Is(err, ErrDropped) {
 		t.Errorf("a member that the group does not know: %v", err)
 	}

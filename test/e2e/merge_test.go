@@ -163,7 +163,7 @@ func expect(t testing.TB, m Metrics, want int, name string, labels ...string) {
 // overlap and of which a tenth is aborted, and one is left open: what it wrote
 // is in the way of a reader until the broker has aborted it.
 func TestKafkaMergeExactTransactional(t *testing.T) {
-	const perTransaction, producers = 440, 4
+	const perTransaction, producers = 880, 4
 	w := NewWorld(t, mergePartitions, nil)
 	f := newFeed(w)
 	var mu sync.Mutex           // guards what follows, and the feed
