@@ -240,7 +240,7 @@ func TestCloseTwiceAndAfter(t *testing.T) {
 	if _, _, err := c.Reader.Bounds(deadline(t), topic, 0); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("bounds after Close: %v", err)
 	}
-	if _, err := c.CommitOffsets(deadline(t), nobody(c), offsets{topic: {0: 1}}); err == nil || errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.CommitOffsets(deadline(t), nobody(c), offsets{topic: {0: 1}}, nil); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("commit after Close: %v", err)
 	}
 	if _, err := c.Facts.Topics(deadline(t), topic); err == nil || errors.Is(err, context.DeadlineExceeded) {

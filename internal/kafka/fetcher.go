@@ -49,12 +49,19 @@ type FetcherOptions struct {
 	ResponseBytes  int32 // 16 MiB: a response's size, but for a single larger batch
 
 	// OutOfRange hears that the offset at is not in the log, which reaches
-	// from start to end, and returns where to go on: by default at start. It is
+	// from start to end (the high watermark), and returns where to go on: by
+	// default at start. It is
 	// called between two calls of the partition's sink, must not block, and is
 	// the only thing that can move a position backwards. at < start means that
 	// retention or DeleteRecords has overtaken the reader, at > end that the
 	// log was truncated or the topic made anew.
 	OutOfRange func(topic string, partition int32, at, start, end int64) (resume int64)
+
+	// Remade hears that a partition belongs to another topic than AddOf was told,
+	// one of the same name that was made since; at was the next offset to read.
+	// Nothing more is read for its feed. It is called as OutOfRange is. Nil:
+	// nobody hears of it.
+	Remade func(topic string, partition int32, at int64)
 }
 
 const (
@@ -72,6 +79,10 @@ const (
 	// would otherwise hold them until the read timeout.
 	watchEvery = 500 * time.Millisecond
 	hung       = time.Second
+	// lapse is how long a partition may not have been asked for before its topic
+	// is looked at again: a topic can be deleted, made anew and filled in no
+	// less, while nothing shows it to whoever asks all the time.
+	lapse = 2 * time.Second
 )
 
 func (o FetcherOptions) withDefaults(c Options) FetcherOptions {
@@ -81,6 +92,9 @@ func (o FetcherOptions) withDefaults(c Options) FetcherOptions {
 	setDefault(&o.ResponseBytes, defaultResponseBytes)
 	if o.OutOfRange == nil {
 		o.OutOfRange = func(_ string, _ int32, _, start, _ int64) int64 { return start }
+	}
+	if o.Remade == nil {
+		o.Remade = func(string, int32, int64) {}
 	}
 	return o
 }
@@ -160,7 +174,19 @@ func (c *Clients) NewFetcher(o FetcherOptions) *Fetcher {
 // start. It returns at once. A feed of the same partition that is still there
 // is removed first. After Close nothing is read.
 func (f *Fetcher) Add(topic string, id int32, from int64, sink Sink) *Feed {
+	return f.AddOf("", topic, id, from, sink)
+}
+
+// AddOf is Add of the topic with that id, see Topic.ID, and of no other that
+// gets its name: an offset of one means nothing in the other, though it may be
+// in its range. Fetches by topic id (KIP-516) would see to that, but sarama has
+// none; so the leader is asked for the topic's id over the connection that the
+// partition is fetched over, right before the first fetch after whatever may
+// have hidden a change, and every Options.MetadataRefresh. An empty id is not
+// looked at.
+func (f *Fetcher) AddOf(topicID, topic string, id int32, from int64, sink Sink) *Feed {
 	fd := f.newFeed(partition{topic, id}, from, sink)
+	fd.topicID = topicID
 	for {
 		f.mu.Lock()
 		if f.closed {
@@ -265,6 +291,7 @@ func (f *Fetcher) route(fd *Feed, b *sarama.Broker) {
 		f.wg.Go(s.run)
 	}
 	s.addr = b.Addr()
+	fd.sure = time.Time{} // it comes from a failure, or from another broker
 	s.feeds = append(s.feeds, fd)
 	fd.source = s
 	signal(s.wake)
@@ -365,52 +392,52 @@ func (f *Fetcher) refresh(topic string) time.Duration {
 
 // findStart places a feed that is to begin at its log's start.
 func (f *Fetcher) findStart(fd *Feed) {
-	start, _, ok := f.bounds(fd)
+	e, ok := f.extent(fd)
 	if !ok {
 		return
 	}
-	fd.position = start
+	fd.position = e.Start
 	f.place(fd)
 }
 
 // backInRange finds out why the feed's position is not in the log, and where
 // to go on.
 func (f *Fetcher) backInRange(fd *Feed) {
-	start, end, ok := f.bounds(fd)
+	e, ok := f.extent(fd)
 	if !ok {
 		return
 	}
-	if start <= fd.position && fd.position <= end {
+	if e.Start <= fd.position && fd.position <= e.High {
 		f.search(fd) // back in range meanwhile, or another leader's word
 		return
 	}
 	at := fd.position
-	if !fd.reset(start, end) {
+	if !fd.reset(e.Start, e.High) {
 		return
 	}
-	f.clients.Log.Warn("the next offset to read is not in the log, going on elsewhere",
+	f.clients.Log.Debug("the next offset to read is not in the log, going on elsewhere",
 		zap.String("topic", fd.topic), zap.Int32("partition", fd.id), zap.Int64("offset", at),
-		zap.Int64("resume", fd.position), zap.Int64("log_start", start), zap.Int64("log_end", end))
+		zap.Int64("resume", fd.position), zap.Int64("log_start", e.Start), zap.Int64("log_end", e.High))
 	f.place(fd)
 }
 
-// bounds asks until there is an answer, or the feed is removed.
-func (f *Fetcher) bounds(fd *Feed) (start, end int64, ok bool) {
+// extent asks until there is an answer, or the feed is removed.
+func (f *Fetcher) extent(fd *Feed) (e Extent, ok bool) {
 	for {
 		fd.turns.Add(1)
 		fd.asking.Store(true)
-		start, end, err := f.reader.Bounds(fd.ctx, fd.topic, fd.id)
+		e, err := f.reader.Extent(fd.ctx, fd.topic, fd.id)
 		fd.asking.Store(false)
 		if err == nil {
-			return start, end, true
+			return e, true
 		}
 		if fd.ctx.Err() != nil {
-			return 0, 0, false
+			return e, false
 		}
 		f.faults.Warn("fetch bounds", "log bounds are asked for again",
 			zap.String("topic", fd.topic), zap.Int32("partition", fd.id), zap.Error(err))
 		if !pause(fd.ctx, slow) {
-			return 0, 0, false
+			return e, false
 		}
 	}
 }

@@ -42,6 +42,10 @@ type Feed struct {
 	until    time.Time
 	apart    bool // ask for it alone: a response that held it made no sense
 
+	topicID string    // that the position belongs to; empty: any topic's of the name
+	sure    time.Time // when the broker last said that it is; zero: not yet
+	asked   time.Time // when it was last asked for
+
 	replica int32     // the follower to read from, or noReplica
 	lease   time.Time // when to ask the leader again whom to read from
 
@@ -104,6 +108,24 @@ func (fd *Feed) due(now time.Time) (bool, time.Duration) {
 		return false, fullPoll
 	}
 	return true, 0
+}
+
+// unsure tells whether the topic may be another one of the same name by now.
+func (fd *Feed) unsure(now time.Time) bool {
+	if fd.topicID == "" {
+		return false
+	}
+	return fd.sure.IsZero() || now.Sub(fd.sure) > fd.f.clients.MetadataRefresh ||
+		now.Sub(fd.sure) > lapse && now.Sub(fd.asked) > lapse
+}
+
+// remade tells that the topic is another one.
+func (fd *Feed) remade() {
+	fd.mu.Lock()
+	defer fd.mu.Unlock()
+	if !fd.removed {
+		fd.f.o.Remade(fd.topic, fd.id, fd.position)
+	}
 }
 
 // verdict is what to do with a feed after a response.

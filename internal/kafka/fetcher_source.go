@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,8 +31,9 @@ type source struct {
 	called atomic.Int64
 
 	// Its goroutine's own.
-	round []*Feed // a copy of feeds
-	asked []*Feed // those in the request
+	round  []*Feed // a copy of feeds
+	asked  []*Feed // those in the request
+	unsure []*Feed // those that are due and whose topic is to be looked at first
 }
 
 func newSource(f *Fetcher, id int32) *source {
@@ -58,6 +60,12 @@ func (s *source) run() {
 	defer s.hangUp()
 	for s.copyFeeds() {
 		req, idle := s.request()
+		if len(s.unsure) > 0 {
+			s.calls()
+			s.verify()
+			s.called.Store(0)
+			continue
+		}
 		if len(s.asked) == 0 {
 			s.sleep(idle)
 			continue
@@ -94,7 +102,7 @@ func (s *source) copyFeeds() bool {
 func (s *source) request() (req *sarama.FetchRequest, idle time.Duration) {
 	now := time.Now()
 	idle = time.Hour // for a wake
-	s.asked = s.asked[:0]
+	s.asked, s.unsure = s.asked[:0], s.unsure[:0]
 	req = s.empty()
 	for _, fd := range s.round {
 		if fd.expired(now) {
@@ -109,6 +117,10 @@ func (s *source) request() (req *sarama.FetchRequest, idle time.Duration) {
 			}
 			continue
 		}
+		if fd.unsure(now) {
+			s.unsure = append(s.unsure, fd)
+			continue
+		}
 		if fd.apart {
 			req = s.empty()
 			s.asked = s.asked[:0]
@@ -120,7 +132,64 @@ func (s *source) request() (req *sarama.FetchRequest, idle time.Duration) {
 			break
 		}
 	}
+	if len(s.unsure) == 0 {
+		for _, fd := range s.asked {
+			fd.asked = now
+		}
+	}
 	return req, idle
+}
+
+// verify asks the broker whether the partitions that are unsure still belong to
+// the topics that they are read of. What it says it says of what it has now, and
+// the fetch follows over the same connection.
+func (s *source) verify() {
+	ids, err := s.topicIDs()
+	if err != nil {
+		s.asked = append(s.asked[:0], s.unsure...)
+		s.failed(err)
+		return
+	}
+	now := time.Now()
+	for _, fd := range s.unsure {
+		switch t, told := ids[fd.topic]; {
+		case !told || !t.Exists() && t.Err == nil:
+			s.f.faults.Warn("fetch topic", "a topic does not exist, looking for it",
+				zap.String("topic", fd.topic), zap.Int32("partition", fd.id), zap.Int32("broker", s.id))
+			s.f.search(fd)
+		case t.ID != "" && t.ID != fd.topicID:
+			s.f.leave(fd)
+			fd.remade()
+		default: // a missing right is the fetch's to tell
+			fd.sure = now
+		}
+	}
+}
+
+// topicIDs looks up the topics of the partitions that are unsure.
+func (s *source) topicIDs() (map[string]Topic, error) {
+	var names []string
+	for _, fd := range s.unsure {
+		if !slices.Contains(names, fd.topic) {
+			names = append(names, fd.topic)
+		}
+	}
+	l, err := s.connect()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := l.broker.GetMetadata(sarama.NewMetadataRequest(s.f.client.Config().Version, names))
+	s.f.mu.Lock()
+	s.since = time.Time{}
+	s.f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	topics := make(map[string]Topic, len(resp.Topics))
+	for _, t := range resp.Topics {
+		topics[t.Name] = topicOf(t)
+	}
+	return topics, nil
 }
 
 func (s *source) empty() *sarama.FetchRequest {

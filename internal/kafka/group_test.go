@@ -97,14 +97,14 @@ func TestGroupConsumesAndCommits(t *testing.T) {
 		t.Errorf("silent for %v in a session", got)
 	}
 
-	refused, err := c.CommitOffsets(deadline(t), h.generation(c), offsets{topic: {0: 2, 1: 1}})
+	refused, err := c.CommitOffsets(deadline(t), h.generation(c), offsets{topic: {0: 2, 1: 1}}, nil)
 	if err != nil || len(refused) != 0 {
 		t.Errorf("refused %v, error %v", refused, err)
 	}
 	wantCommitted(t, c, offsets{topic: {0: 2, 1: 1, 2: -1}})
 	stale := h.generation(c)
 	stale.Generation--
-	refused, err = c.CommitOffsets(deadline(t), stale, offsets{topic: {0: 1}})
+	refused, err = c.CommitOffsets(deadline(t), stale, offsets{topic: {0: 1}}, nil)
 	if err != nil || !errors.Is(refused[topic][0], sarama.ErrIllegalGeneration) {
 		t.Errorf("a stale generation: refused %v, error %v", refused, err)
 	}
@@ -147,7 +147,7 @@ func TestSessionSurvivesTheCoordinatorsAbsence(t *testing.T) {
 		got := h.records.Load()
 		send(t, p, topic, 0, "x")
 		eventually(t, "a record", func() bool { return h.records.Load() > got })
-		refusedOffsets, err := c.CommitOffsets(deadline(t), h.generation(c), offsets{topic: {0: got}})
+		refusedOffsets, err := c.CommitOffsets(deadline(t), h.generation(c), offsets{topic: {0: got}}, nil)
 		if err != nil || len(refusedOffsets) != 0 {
 			t.Errorf("after the outage: refused %v, error %v", refusedOffsets, err)
 		}

@@ -21,6 +21,10 @@ type Generation struct {
 	Generation int32
 }
 
+// Labels are what goes with committed offsets, as their metadata; a partition
+// that has none gets none. No broker looks into them.
+type Labels map[string]map[int32]string
+
 // CommitOffsets commits the next offset to read of each partition and returns
 // the partitions that the coordinator refused, each with its reason
 // (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS,
@@ -33,7 +37,7 @@ type Generation struct {
 // past sarama's offset manager, which returns no error, swallows some, stops
 // during a rejoin and cannot lower an offset.
 func (c *Clients) CommitOffsets(
-	ctx context.Context, gen Generation, offsets map[string]map[int32]int64,
+	ctx context.Context, gen Generation, offsets map[string]map[int32]int64, labels Labels,
 ) (map[string]map[int32]error, error) {
 	left := make(map[string]map[int32]int64, len(offsets)) // a copy: a request may outlive this call
 	for topic, partitions := range offsets {
@@ -46,7 +50,7 @@ func (c *Clients) CommitOffsets(
 		}
 		asked := left
 		resp, err := atCoordinator(ctx, c.Admin, gen.Group, func(b *sarama.Broker) (*sarama.OffsetCommitResponse, error) {
-			return b.CommitOffset(commitRequest(c.Admin.Config(), gen, asked))
+			return b.CommitOffset(commitRequest(c.Admin.Config(), gen, asked, labels))
 		})
 		if err != nil {
 			return err
@@ -73,7 +77,7 @@ func commitRight(group, topic string, err error) Right {
 	return readGroup(group)
 }
 
-func commitRequest(conf *sarama.Config, gen Generation, offsets map[string]map[int32]int64) *sarama.OffsetCommitRequest {
+func commitRequest(conf *sarama.Config, gen Generation, offsets map[string]map[int32]int64, labels Labels) *sarama.OffsetCommitRequest {
 	req := sarama.NewOffsetCommitRequest(conf, gen.Group)
 	req.ConsumerGroupGeneration = gen.Generation
 	req.ConsumerID = gen.MemberID
@@ -83,7 +87,7 @@ func commitRequest(conf *sarama.Config, gen Generation, offsets map[string]map[i
 	for topic, partitions := range offsets {
 		for id, offset := range partitions {
 			// -1: unknown. sarama's AddBlock would claim leader epoch 0.
-			req.AddBlockWithLeaderEpoch(topic, id, offset, -1, 0, "")
+			req.AddBlockWithLeaderEpoch(topic, id, offset, -1, 0, labels[topic][id])
 		}
 	}
 	return req
@@ -129,16 +133,36 @@ func coordinatorAway(err error) bool {
 		errors.Is(err, sarama.ErrOffsetsLoadInProgress)
 }
 
-// CommittedOffsets returns the group's committed offset of each partition, -1
-// where there is none. Offsets that a transaction has still pending are waited
-// for (RequireStable, KIP-447), as is a coordinator that is away, until ctx
-// ends.
+// Committed is what the group has for a partition.
+type Committed struct {
+	Offset int64  // the next to read; -1 where there is none
+	Label  string // that was committed with it
+}
+
+// CommittedOffsets returns the offsets of Committed.
 func (c *Clients) CommittedOffsets(ctx context.Context, topics map[string][]int32) (map[string]map[int32]int64, error) {
+	commits, err := c.Committed(ctx, topics)
+	if err != nil {
+		return nil, err
+	}
+	offsets := make(map[string]map[int32]int64, len(commits))
+	for topic, partitions := range commits {
+		for id, commit := range partitions {
+			put(&offsets, topic, id, commit.Offset)
+		}
+	}
+	return offsets, nil
+}
+
+// Committed returns what the group has committed for each partition. Offsets
+// that a transaction has still pending are waited for (RequireStable, KIP-447),
+// as is a coordinator that is away, until ctx ends.
+func (c *Clients) Committed(ctx context.Context, topics map[string][]int32) (map[string]map[int32]Committed, error) {
 	asked := make(map[string][]int32, len(topics)) // a copy: a request may outlive this call
 	for topic, ids := range topics {
 		asked[topic] = slices.Clone(ids)
 	}
-	var offsets map[string]map[int32]int64
+	var offsets map[string]map[int32]Committed
 	err := c.faults.again(ctx, "fetching committed offsets", func(ctx context.Context) error {
 		resp, err := atCoordinator(ctx, c.Admin, c.opts.GroupID, func(b *sarama.Broker) (*sarama.OffsetFetchResponse, error) {
 			req := sarama.NewOffsetFetchRequest(c.Admin.Config().Version, c.opts.GroupID, asked)
@@ -179,15 +203,15 @@ type topicFault struct {
 func (f *topicFault) Error() string { return fmt.Sprintf("%s/%d: %v", f.topic, f.partition, f.err) }
 func (f *topicFault) Unwrap() error { return f.err }
 
-func committed(resp *sarama.OffsetFetchResponse, topics map[string][]int32) (map[string]map[int32]int64, error) {
-	offsets := make(map[string]map[int32]int64, len(topics))
+func committed(resp *sarama.OffsetFetchResponse, topics map[string][]int32) (map[string]map[int32]Committed, error) {
+	offsets := make(map[string]map[int32]Committed, len(topics))
 	switch err := resp.GroupError(); err {
 	case sarama.ErrNoError:
 	case sarama.ErrGroupIDNotFound:
 		// Kafka says -1 for a group that it has never seen; kfake says this.
 		for topic, ids := range topics {
 			for _, id := range ids {
-				put(&offsets, topic, id, -1)
+				put(&offsets, topic, id, Committed{Offset: -1})
 			}
 		}
 		return offsets, nil
@@ -203,7 +227,7 @@ func committed(resp *sarama.OffsetFetchResponse, topics map[string][]int32) (map
 			if block.Err != sarama.ErrNoError {
 				return nil, &topicFault{topic, id, block.Err}
 			}
-			put(&offsets, topic, id, block.Offset)
+			put(&offsets, topic, id, Committed{block.Offset, block.Metadata})
 		}
 	}
 	return offsets, nil

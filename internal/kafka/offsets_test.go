@@ -22,7 +22,7 @@ func nobody(c *Clients) Generation {
 
 func mustCommit(t *testing.T, c *Clients, o offsets) {
 	t.Helper()
-	refused, err := c.CommitOffsets(deadline(t), nobody(c), o)
+	refused, err := c.CommitOffsets(deadline(t), nobody(c), o, nil)
 	if err != nil || len(refused) != 0 {
 		t.Fatalf("refused %v, error %v", refused, err)
 	}
@@ -71,7 +71,7 @@ func TestCommitOfAnotherGenerationIsRefused(t *testing.T) {
 	topic := k.topic(t, 2, nil)
 	c := k.connect(t, nil)
 	gen := Generation{Group: c.opts.GroupID, MemberID: "nobody-known", Generation: 7}
-	refused, err := c.CommitOffsets(deadline(t), gen, offsets{topic: {0: 1, 1: 2}})
+	refused, err := c.CommitOffsets(deadline(t), gen, offsets{topic: {0: 1, 1: 2}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestCommitSortsWhatIsRefusedFromWhatIsTriedAgain(t *testing.T) {
 		refusal := k.fake.Fake().Fault(kfake.Fault{
 			Keys: []kmsg.Key{kmsg.OffsetCommit}, Topic: topic, Partitions: []int32{1}, Err: kerr.TopicAuthorizationFailed, Count: 1,
 		})
-		refused, err := c.CommitOffsets(deadline(t), nobody(c), offsets{topic: {0: 4, 1: 5, 2: 6}})
+		refused, err := c.CommitOffsets(deadline(t), nobody(c), offsets{topic: {0: 4, 1: 5, 2: 6}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,7 @@ func TestCommitEndsWithItsContext(t *testing.T) {
 	k.fake.Fake().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.NotCoordinator, Count: -1})
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
-	_, err := c.CommitOffsets(ctx, nobody(c), offsets{topic: {0: 1}})
+	_, err := c.CommitOffsets(ctx, nobody(c), offsets{topic: {0: 1}}, nil)
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, sarama.ErrNotCoordinatorForConsumer) {
 		t.Errorf("got %v, want the end of the context and the last fault", err)
 	}
@@ -134,7 +134,7 @@ func TestCommitReturnsAtTheEndOfItsContextWhileTheBrokerIsSilent(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := c.CommitOffsets(ctx, nobody(c), offsets{topic: {0: 1}}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.CommitOffsets(ctx, nobody(c), offsets{topic: {0: 1}}, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -56,21 +56,71 @@ const (
 // Bounds returns the partition's start and its end for the clients' isolation
 // level. Faults that time heals are tried again until ctx ends.
 func (r *Reader) Bounds(ctx context.Context, topic string, id int32) (start, end int64, err error) {
+	e, err := r.extent(ctx, partition{topic, id}, false)
+	return e.Start, e.End, err
+}
+
+// TopicID returns the topic's id as the partition's leader knows it, empty where
+// the broker is older than 2.8. A topic that does not exist is a fault that time
+// heals, and tried again until ctx ends.
+func (r *Reader) TopicID(ctx context.Context, topic string, id int32) (string, error) {
 	p := partition{topic, id}
-	var bounds [2]int64
-	err = r.again(ctx, "log bounds", p, func(ctx context.Context) error {
-		bounds, err = atLeader(ctx, r, p, func(b *sarama.Broker, _ int32) (bounds [2]int64, err error) {
-			// Two requests: one may name a partition only once.
-			for i, at := range []int64{sarama.OffsetOldest, sarama.OffsetNewest} {
-				if bounds[i], err = r.offset(b, p, at); err != nil {
-					return bounds, err
-				}
+	var uuid string
+	err := r.again(ctx, "topic id", p, func(ctx context.Context) (err error) {
+		uuid, err = atLeader(ctx, r, p, func(b *sarama.Broker, _ int32) (string, error) {
+			resp, err := b.GetMetadata(sarama.NewMetadataRequest(r.client.Config().Version, []string{topic}))
+			if err != nil {
+				return "", err
 			}
-			return bounds, nil
+			if len(resp.Topics) != 1 {
+				return "", sarama.ErrIncompleteResponse
+			}
+			t := topicOf(resp.Topics[0])
+			if t.Err == nil && !t.Exists() {
+				return "", sarama.ErrUnknownTopicOrPartition
+			}
+			return t.ID, t.Err
 		})
 		return err
 	})
-	return bounds[0], bounds[1], err
+	return uuid, err
+}
+
+// Extent is how far a partition's log reaches.
+type Extent struct {
+	Start int64
+	End   int64 // for the clients' isolation level
+	High  int64 // the high watermark, at least End
+}
+
+// Extent returns how far the partition reaches. Faults that time heals are tried
+// again until ctx ends.
+func (r *Reader) Extent(ctx context.Context, topic string, id int32) (Extent, error) {
+	return r.extent(ctx, partition{topic, id}, true)
+}
+
+// extent is Extent; the high watermark costs a request where the end is another.
+func (r *Reader) extent(ctx context.Context, p partition, high bool) (Extent, error) {
+	var e Extent
+	err := r.again(ctx, "log bounds", p, func(ctx context.Context) (err error) {
+		e, err = atLeader(ctx, r, p, func(b *sarama.Broker, _ int32) (e Extent, err error) {
+			// Several requests: one may name a partition only once. In this order
+			// the high watermark is at least the end, which is at least the start.
+			if e.Start, err = r.offset(b, p, sarama.OffsetOldest); err != nil {
+				return e, err
+			}
+			if e.End, err = r.offset(b, p, sarama.OffsetNewest); err != nil {
+				return e, err
+			}
+			e.High = e.End
+			if high && r.committed {
+				e.High, err = r.offsetFor(b, p, sarama.OffsetNewest, sarama.ReadUncommitted)
+			}
+			return e, err
+		})
+		return err
+	})
+	return e, err
 }
 
 // Since returns the first offset of a record whose timestamp is at least at,
@@ -97,8 +147,12 @@ func (r *Reader) Since(ctx context.Context, topic string, id int32, at record.Mi
 }
 
 func (r *Reader) offset(b *sarama.Broker, p partition, at int64) (int64, error) {
+	return r.offsetFor(b, p, at, isolation(r.committed))
+}
+
+func (r *Reader) offsetFor(b *sarama.Broker, p partition, at int64, level sarama.IsolationLevel) (int64, error) {
 	req := sarama.NewOffsetRequest(r.client.Config().Version)
-	req.IsolationLevel = isolation(r.committed)
+	req.IsolationLevel = level
 	req.AddBlock(p.topic, p.id, at, 1)
 	resp, err := b.GetAvailableOffsets(req)
 	if err != nil {
@@ -115,7 +169,8 @@ func (r *Reader) offset(b *sarama.Broker, p partition, at int64) (int64, error) 
 //
 // Offsets that retention has deleted are passed over. Faults that time heals
 // are tried again until ctx ends, and an open transaction below to is waited
-// for. Its errors are each's own, ctx's, a missing right, and *AboveEnd.
+// for, as long as the log reaches that far. Its errors are each's own, ctx's, a
+// missing right, and *AboveEnd.
 func (r *Reader) Read(
 	ctx context.Context, topic string, id int32, from, to int64,
 	each func([]record.Record) error, progress func(position int64),
@@ -138,9 +193,31 @@ func (r *Reader) Read(
 		if s.position > before && progress != nil {
 			progress(min(s.position, to))
 		}
-		if s.position == before && !c.partial && !pause(ctx, idlePoll) {
+		if s.position > before || c.partial {
+			continue
+		}
+		if c.high < to {
+			if err := s.reaches(ctx, to); err != nil {
+				return err
+			}
+		}
+		if !pause(ctx, idlePoll) {
 			return fmt.Errorf("reading %s/%d at offset %d, end %d: %w", topic, id, s.position, c.end, ctx.Err())
 		}
+	}
+	return nil
+}
+
+// reaches fails where the log ends below to: it was truncated, or made anew, and
+// what is waited for may never come. A leader's answer to a fetch does not say
+// so for sure, since a new one's high watermark may be behind for a moment.
+func (s *scan) reaches(ctx context.Context, to int64) error {
+	e, err := s.Extent(ctx, s.topic, s.id)
+	if err != nil {
+		return err
+	}
+	if e.High < to {
+		return &AboveEnd{Topic: s.topic, Partition: s.id, Offset: to, End: e.High}
 	}
 	return nil
 }
@@ -197,17 +274,17 @@ var errMoved = errors.New("the log's start has moved past the position")
 // backInRange finds out why the position is out of range: the log's start has
 // moved on, and so does the position, or it is above the end.
 func (s *scan) backInRange(ctx context.Context) error {
-	start, end, err := s.Bounds(ctx, s.topic, s.id)
+	e, err := s.Extent(ctx, s.topic, s.id)
 	if err != nil {
 		return err
 	}
-	if s.position > end {
-		return &AboveEnd{Topic: s.topic, Partition: s.id, Offset: s.position, End: end}
+	if s.position > e.High {
+		return &AboveEnd{Topic: s.topic, Partition: s.id, Offset: s.position, End: e.High}
 	}
-	if s.position >= start {
+	if s.position >= e.Start {
 		return sarama.ErrOffsetOutOfRange // back in range meanwhile
 	}
-	s.position = start
+	s.position = e.Start
 	return errMoved
 }
 

@@ -161,7 +161,7 @@ func works(t *testing.T, c *Clients) {
 	h, _, ended := consume(ctx, t, c, "t")
 	eventually(t, "a session", func() bool { return h.setups.Load() > 0 })
 	offsets := map[string]map[int32]int64{"t": {0: 0}}
-	if refused, err := c.CommitOffsets(deadline(t), h.generation(c), offsets); err != nil || len(refused) > 0 {
+	if refused, err := c.CommitOffsets(deadline(t), h.generation(c), offsets, nil); err != nil || len(refused) > 0 {
 		t.Errorf("commit: %v, refused %v", err, refused)
 	}
 	sink := &counter{}

@@ -155,12 +155,13 @@ func (x *Transactions) AddOffsets(ctx context.Context, p Producer, group string)
 // CommitOffsets puts offsets into the transaction, in the name of a member and
 // a generation: the group's coordinator refuses those of a generation that is
 // over (KIP-447).
-func (x *Transactions) CommitOffsets(ctx context.Context, p Producer, gen Generation, offsets map[string]map[int32]int64) error {
+func (x *Transactions) CommitOffsets(ctx context.Context, p Producer, gen Generation, offsets map[string]map[int32]int64, labels Labels) error {
 	topics := make(map[string][]*sarama.PartitionOffsetMetadata, len(offsets))
 	asked := make(map[string][]int32, len(offsets))
 	for topic, partitions := range offsets {
 		for id, offset := range partitions {
-			topics[topic] = append(topics[topic], &sarama.PartitionOffsetMetadata{Partition: id, Offset: offset, LeaderEpoch: -1})
+			label := labels[topic][id]
+			topics[topic] = append(topics[topic], &sarama.PartitionOffsetMetadata{Partition: id, Offset: offset, LeaderEpoch: -1, Metadata: &label})
 			asked[topic] = append(asked[topic], id)
 		}
 	}

@@ -67,7 +67,7 @@ func (c *cluster) begin(t *testing.T, x *Transactions, p Producer, topic, input 
 	must(t, x.AddPartitions(ctx, p, map[string][]int32{topic: {0}}))
 	c.write(t, x, p, topic, 0, sequence, values...)
 	must(t, x.AddOffsets(ctx, p, x.c.opts.GroupID))
-	must(t, x.CommitOffsets(ctx, p, Generation{Group: x.c.opts.GroupID, Generation: -1}, map[string]map[int32]int64{input: {0: offset}}))
+	must(t, x.CommitOffsets(ctx, p, Generation{Group: x.c.opts.GroupID, Generation: -1}, map[string]map[int32]int64{input: {0: offset}}, nil))
 }
 
 // Our own transactions, as a reader and a group see them: what is committed,
@@ -123,7 +123,7 @@ func TestFence(t *testing.T) {
 	c, x := k.transactions(t)
 	ctx := deadline(t)
 	// A group that exists: kfake has nothing pending for others.
-	_, err := c.CommitOffsets(ctx, Generation{Group: c.opts.GroupID, Generation: -1}, map[string]map[int32]int64{input: {0: 3}})
+	_, err := c.CommitOffsets(ctx, Generation{Group: c.opts.GroupID, Generation: -1}, map[string]map[int32]int64{input: {0: 3}}, nil)
 	must(t, err)
 	p, err := x.Init(ctx)
 	must(t, err)
@@ -186,7 +186,7 @@ func TestTransactionOfNobody(t *testing.T) {
 	p, err := x.Init(ctx)
 	must(t, err)
 	must(t, x.AddOffsets(ctx, p, c.opts.GroupID))
-	err = x.CommitOffsets(ctx, p, Generation{Group: c.opts.GroupID, MemberID: "nobody", Generation: 3}, map[string]map[int32]int64{input: {0: 5}})
+	err = x.CommitOffsets(ctx, p, Generation{Group: c.opts.GroupID, MemberID: "nobody", Generation: 3}, map[string]map[int32]int64{input: {0: 5}}, nil)
 	if !errors.Is(err, sarama.ErrUnknownMemberId) && !errors.Is(err, sarama.ErrIllegalGeneration) {
 		t.Errorf("offsets of nobody: %v", err)
 	}
@@ -253,7 +253,7 @@ func TestTransactionRightsThatAreMissing(t *testing.T) {
 	offsets := func() error { return x.AddOffsets(ctx, p, c.opts.GroupID) }
 	commit := func() error {
 		g := Generation{Group: c.opts.GroupID, Generation: -1}
-		return x.CommitOffsets(ctx, p, g, map[string]map[int32]int64{input: {0: 1}})
+		return x.CommitOffsets(ctx, p, g, map[string]map[int32]int64{input: {0: 1}}, nil)
 	}
 	end := func() error { _, err := x.End(ctx, p, true); return err }
 	fails(kmsg.InitProducerID, kerr.TransactionalIDAuthorizationFailed, init, write)
