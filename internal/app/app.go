@@ -23,6 +23,7 @@ import (
 	"joiner/internal/metrics"
 	"joiner/internal/record"
 	"joiner/internal/remote"
+	"joiner/internal/resume"
 	"joiner/internal/sampled"
 	"joiner/internal/server"
 	"joiner/internal/stall"
@@ -62,6 +63,7 @@ type App struct {
 	faults  *sampled.Log
 	access  *kafka.Access
 	member  *member.Member
+	resumer *resumer
 	outputs outputs
 	addr    atomic.Value // net.Addr
 	views   *status.Source
@@ -141,9 +143,13 @@ func New(o Options) (*App, error) {
 	a.metrics.SetCertificates("kafka_ca", func() time.Time { _, ca := a.access.NotAfter(); return ca })
 	a.metrics.SetCertificates("peer", func() time.Time { cert, _ := a.peering.notAfter(); return cert })
 	a.metrics.SetCertificates("peer_ca", func() time.Time { _, ca := a.peering.notAfter(); return ca })
+	a.resumer = newResumer(a.topics, a.log, a.faults)
+	a.resumer.clients = func() *kafka.Clients { return a.clients }
+	a.resumer.reset = func(index int32) { a.member.Reset(index) }
+	a.resumer.count = a.metrics.OffsetReset
 	a.member = member.New(member.Options{
 		Topics: a.topics, InstanceID: c.Group.InstanceID, SessionTimeout: c.Group.SessionTimeout,
-		NewTask: a.newTask, Interrupt: a.interruptJoin,
+		NewTask: a.newTask, Begin: a.resumer.begin, Interrupt: a.interruptJoin,
 		Fetcher: func() member.Fetcher { return fetcher{a.fetcher} },
 		Metrics: &a.metrics.Group, Logger: a.log,
 	})
@@ -278,7 +284,7 @@ func (a *App) connect(ctx context.Context, s *stack) error {
 	}
 	a.clients = clients
 	s.push("kafka clients", func(ctx context.Context) error { return within(ctx, clients.Close) })
-	a.fetcher = clients.NewFetcher(kafka.FetcherOptions{OutOfRange: a.outOfRange})
+	a.fetcher = clients.NewFetcher(kafka.FetcherOptions{OutOfRange: a.resumer.outOfRange, Remade: a.resumer.remade})
 	s.push("fetcher", func(ctx context.Context) error {
 		return within(ctx, func() error { a.fetcher.Close(); return nil })
 	})
@@ -357,30 +363,12 @@ func (a *App) assigned(as assign.Assignment) {
 	a.remote.Load().DirectoryChanged()
 }
 
-// outOfRange says where to go on reading a partition whose position is not in
-// the log. Below the log's start it is the start. Above the end the log was
-// truncated or the topic made anew: the task begins anew as well, with an empty
-// table, since positions never go back within one.
-func (a *App) outOfRange(topic string, partition int32, at, start, end int64) int64 {
-	side := record.Notification
-	if topic == a.topics[record.Market] {
-		side = record.Market
-	}
-	a.metrics.OffsetReset(side)
-	if at > end {
-		a.faults.Warn("anew "+topic, "a topic was truncated or made anew: its offsets, and the joiner-source of its alerts, begin again",
-			zap.String("topic", topic), zap.Int32("partition", partition), zap.Int64("offset", at), zap.Int64("log_start", start), zap.Int64("log_end", end))
-		a.member.Reset(partition)
-	}
-	return start
-}
-
 // fetcher is the clients' fetcher as the member sees it.
 type fetcher struct{ *kafka.Fetcher }
 
 // Add implements member.Fetcher.
-func (f fetcher) Add(topic string, partition int32, from int64, sink kafka.Sink) member.Feed {
-	return f.Fetcher.Add(topic, partition, from, sink)
+func (f fetcher) Add(topic string, partition int32, at member.Start, sink kafka.Sink) member.Feed {
+	return f.AddOf(at.TopicID, topic, partition, at.Offset, sink)
 }
 
 // interruptJoin ends a JoinGroup under way; before there are clients there is
@@ -435,7 +423,8 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 		Market:              a.market, Note: a.note, Placement: a.places.At(index),
 		History: c.Join.History, MaxIdle: c.Join.MaxIdle, Wait: c.Join.Wait, Waiting: a.waiting,
 		OnMiss: task.Policy(c.Join.OnMiss), OnUnavailable: task.Policy(c.Join.OnUnavailable),
-		Ends: a.clients.Ends, Log: a.clients.Reader, Sink: a.delivery, Flow: flow,
+		Ends: a.clients.Ends, Log: source{a.clients.Reader, a.resumer}, Sink: a.delivery, Flow: flow,
+		Gone: func(t *task.Task, side record.Side, at int64) { a.resumer.lose(side, t.Index(), at, resume.Truncated) },
 		Prices: prices{owner: a.member, remote: a.remote.Load(), scope: remote.Scope(c.Join.RemoteLookup)},
 		Commit: func(ctx context.Context, t *task.Task) error {
 			defer a.delivery.unregister(t)

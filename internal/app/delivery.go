@@ -95,7 +95,7 @@ func (a *App) startCommitter(s *stack) error {
 		Topics:   a.topics,
 		Member:   a.committing,
 		Commit: func(ctx context.Context, g deliver.Generation, offsets map[string]map[int32]int64) (map[string]map[int32]error, error) {
-			return a.clients.CommitOffsets(ctx, generation(g), offsets)
+			return a.clients.CommitOffsets(ctx, generation(g), offsets, a.resumer.labels(offsets))
 		},
 		OnResult: a.countCommit,
 		Log:      a.o.Logger, // it names the group itself
@@ -154,7 +154,7 @@ func (a *App) startTransactor(ctx context.Context, s *stack) error {
 	}
 	transactor, err := deliver.NewTransactor(deliver.TransactorOptions{
 		Interval: a.o.Config.Delivery.CommitInterval, Timeout: transactionTimeout,
-		Writer: a.writer, Coordinator: txnRequests{requests, a.clients},
+		Writer: a.writer, Coordinator: txnRequests{requests, a.clients, a.resumer},
 		Member: a.committing,
 		May: func(p deliver.Participant, g deliver.Generation) bool {
 			t, ok := p.(*task.Task)
@@ -209,6 +209,7 @@ func (d exactlyOnce) settle() func(context.Context, *task.Task) error { return d
 type txnRequests struct {
 	requests *kafka.Transactions
 	clients  *kafka.Clients
+	resumer  *resumer
 }
 
 // Init implements deliver.Coordinator.
@@ -240,7 +241,7 @@ func (r txnRequests) AddOffsets(ctx context.Context, p deliver.Producer, group s
 
 // CommitOffsets implements deliver.Coordinator.
 func (r txnRequests) CommitOffsets(ctx context.Context, p deliver.Producer, g deliver.Generation, offsets map[string]map[int32]int64) error {
-	return r.requests.CommitOffsets(ctx, kafka.Producer(p), generation(g), offsets)
+	return r.requests.CommitOffsets(ctx, kafka.Producer(p), generation(g), offsets, r.resumer.labels(offsets))
 }
 
 // End implements deliver.Coordinator.

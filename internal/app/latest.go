@@ -11,6 +11,7 @@ import (
 
 	"joiner/internal/kafka"
 	"joiner/internal/record"
+	"joiner/internal/resume"
 )
 
 // startLatest is startLatestOnce, again and again while a right is missing,
@@ -63,16 +64,18 @@ func (a *App) startLatestOnce(ctx context.Context) error {
 		}
 	}
 	ends := make(map[int32]int64)
+	labels := kafka.Labels{topic: make(map[int32]string)}
 	for _, p := range partitions[topic] {
 		_, end, err := a.clients.Reader.Bounds(ctx, topic, p)
 		if err != nil {
 			return fmt.Errorf("notification.start: end of %s/%d: %w", topic, p, err)
 		}
 		ends[p] = end
+		labels[topic][p] = resume.Label{TopicID: topics[topic].ID}.String()
 	}
 	refused, err := a.clients.CommitOffsets(ctx,
 		kafka.Generation{Group: a.o.Config.Group.ID, Generation: -1},
-		map[string]map[int32]int64{topic: ends})
+		map[string]map[int32]int64{topic: ends}, labels)
 	if err != nil {
 		return fmt.Errorf("notification.start: %w", err)
 	}

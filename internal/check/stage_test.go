@@ -185,7 +185,7 @@ func (s *stage) commit(group, topic string, n int32, offset func(start, end int6
 		}
 		offsets[id] = offset(start, end)
 	}
-	refused, err := clients.CommitOffsets(s.ctx, kafka.Generation{Group: group, Generation: -1}, map[string]map[int32]int64{topic: offsets})
+	refused, err := clients.CommitOffsets(s.ctx, kafka.Generation{Group: group, Generation: -1}, map[string]map[int32]int64{topic: offsets}, nil)
 	if err != nil || len(refused) > 0 {
 		s.t.Fatalf("committing: %v, refused %v", err, refused)
 	}

@@ -9,6 +9,8 @@
 package member
 
 import (
+	"context"
+
 	"joiner/internal/assign"
 	"joiner/internal/kafka"
 	"joiner/internal/record"
@@ -19,11 +21,23 @@ import (
 // owns; flow wakes their readers.
 type Factory func(index int32, halves [record.Sides]bool, flow task.Flow) *task.Task
 
+// Begin says where a claimed partition is read on. It may wait for brokers until
+// ctx ends, which makes it report false. claimed is where the claim itself
+// begins, which is not to be relied on where the log does not have what the group
+// has committed.
+type Begin func(ctx context.Context, side record.Side, index int32, claimed int64) (at Start, ok bool)
+
 // Fetcher reads partitions. What it delivers for a partition ends with the
 // Remove of its Feed.
 type Fetcher interface {
-	// Add begins at the offset from; below 0 is the log's start.
-	Add(topic string, partition int32, from int64, sink kafka.Sink) Feed
+	// Add begins where at says.
+	Add(topic string, partition int32, at Start, sink kafka.Sink) Feed
+}
+
+// Start is where a partition is read on.
+type Start struct {
+	Offset  int64  // the next to read; below 0 is the log's start, with nothing committed
+	TopicID string // that the offset belongs to; empty: unknown
 }
 
 // Feed is a partition that is being read.

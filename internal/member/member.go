@@ -21,7 +21,7 @@ import (
 	"joiner/internal/task"
 )
 
-// Options is what a member needs. Every field is required, but for InstanceID.
+// Options is what a member needs. Every field without a remark is required.
 type Options struct {
 	Topics [record.Sides]string
 	// InstanceID is that of a static member (KIP-345), empty for a dynamic one.
@@ -29,6 +29,7 @@ type Options struct {
 	// SessionTimeout is the group's.
 	SessionTimeout time.Duration
 	NewTask        Factory
+	Begin          Begin // nil: where the claims begin
 	// Fetcher reads the partitions that the group gives this member. It is
 	// asked for once Run has begun.
 	Fetcher func() Fetcher
@@ -70,6 +71,9 @@ type entry struct {
 	// lost is the generation whose assignment took the task away, 0 while none
 	// has.
 	lost int32
+	// anew: it ends because of its positions, and another one takes its place
+	// under the same claims.
+	anew bool
 }
 
 // New makes a member; Run starts it. OnAssigned may be called from then on.
@@ -405,27 +409,59 @@ func (m *Member) ConsumeClaim(s sarama.ConsumerGroupSession, claim sarama.Consum
 	log := m.log.With(zap.String("topic", claim.Topic()), zap.Int32("partition", index), zap.String("member_id", s.MemberID()))
 	log.Info("claim begins", zap.Int64("offset", claim.InitialOffset()), zap.Int32("generation", s.GenerationID()))
 
-	e := m.hold(index, side)
-	defer m.letGo(index, e)
-	m.read(s.Context(), claim, e, side)
-	<-e.task.Done()
+	for m.runHalf(s.Context(), claim, side) {
+		log.Info("partition begins anew")
+	}
 	log.Info("claim ends", zap.Int32("generation", s.GenerationID()))
 	return nil
+}
+
+// runHalf feeds one half of a task until the task is closed. It reports true
+// where the claim stays and the next task is to begin under it.
+func (m *Member) runHalf(ctx context.Context, claim sarama.ConsumerGroupClaim, side record.Side) (again bool) {
+	e := m.hold(claim.Partition(), side)
+	defer m.letGo(claim.Partition(), e)
+	again = m.read(ctx, claim, e, side)
+	<-e.task.Done()
+	return again
 }
 
 // read feeds one half of the task until the claim is taken away. The claim is
 // for ownership only: it is paused, and what it has fetched already is dropped,
 // since the fetcher reads the same records at a third less of the cost. A pause
-// outlives the claim in sarama, which here is as it should be.
-func (m *Member) read(ctx context.Context, claim sarama.ConsumerGroupClaim, e *entry, side record.Side) {
-	topic, index := claim.Topic(), claim.Partition()
-	m.group.Pause(map[string][]int32{topic: {index}})
-	e.task.Start(side, claim.InitialOffset())
-	feed := m.o.Fetcher().Add(topic, index, claim.InitialOffset(), sink{e.task, side})
-	e.flow.set(side, feed)
-	m.drain(ctx, claim, e, side)
-	feed.Remove()
+// outlives the claim in sarama, which here is as it should be. Where to begin is
+// asked for while the claim is drained already. again is as in runHalf.
+func (m *Member) read(ctx context.Context, claim sarama.ConsumerGroupClaim, e *entry, side record.Side) (again bool) {
+	m.group.Pause(map[string][]int32{claim.Topic(): {claim.Partition()}})
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var begun sync.WaitGroup
+	var feed Feed
+	if m.o.Begin == nil {
+		feed = m.start(claim, e, side, Start{Offset: claim.InitialOffset()})
+	} else {
+		begun.Go(func() {
+			if at, ok := m.o.Begin(asking, side, claim.Partition(), claim.InitialOffset()); ok {
+				feed = m.start(claim, e, side, at)
+			}
+		})
+	}
+	again = m.drain(ctx, claim, e, side)
+	cancel()
+	begun.Wait()
+	if feed != nil {
+		feed.Remove()
+	}
 	e.task.Freeze()
+	return again
+}
+
+// start begins the reading of one half.
+func (m *Member) start(claim sarama.ConsumerGroupClaim, e *entry, side record.Side, at Start) Feed {
+	e.task.Start(side, at.Offset)
+	feed := m.o.Fetcher().Add(claim.Topic(), claim.Partition(), at, sink{e.task, side})
+	e.flow.set(side, feed)
+	return feed
 }
 
 // hold returns the index's task, made by the first of its claims. A claim may
@@ -571,12 +607,23 @@ func (m *Member) LastID() string {
 	return m.lastID
 }
 
-// Reset ends the task of an index whose position is not in the log any more.
-// Its claims then end the session, and the group begins the partition anew.
+// Reset ends the task of an index whose positions are not in the log any more,
+// and has another one take its place, under the same claims: nobody else is
+// disturbed. It never blocks.
 func (m *Member) Reset(index int32) {
-	if t := m.Task(index); t != nil {
-		t.Freeze()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.tasks[index]; e != nil {
+		e.anew = true
+		e.task.Freeze()
 	}
+}
+
+// beginsAnew reports whether the task that has ended is to be followed by another.
+func (m *Member) beginsAnew(e *entry) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return e.anew
 }
 
 // Task returns the running task of an index, nil where there is none.

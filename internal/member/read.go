@@ -14,23 +14,27 @@ import (
 // drain waits until a claim is taken away, or its session ends. What sarama has
 // fetched for it is dropped: the partition is read past it. It also returns,
 // which ends the session, where the task has ended and the claim stays: half
-// an index that an assignment leaves behind would lie idle for ever.
-func (m *Member) drain(ctx context.Context, claim sarama.ConsumerGroupClaim, e *entry, side record.Side) {
+// an index that an assignment leaves behind would lie idle for ever. again
+// reports that the task was Reset, so that it is the next one's turn.
+func (m *Member) drain(ctx context.Context, claim sarama.ConsumerGroupClaim, e *entry, side record.Side) (again bool) {
 	done := e.task.Done()
 	for {
 		select {
 		case _, open := <-claim.Messages():
 			if !open {
-				return
+				return false
 			}
 		case <-ctx.Done():
 			// A claim that redials its broker does not close for a while.
-			return
+			return false
 		case <-done:
 			if m.owns(side, claim.Partition()) && ctx.Err() == nil && !m.isStopping() {
+				if m.beginsAnew(e) {
+					return true
+				}
 				m.log.Warn("a task ended while its claim stays, joining the group again",
 					zap.String("topic", claim.Topic()), zap.Int32("partition", claim.Partition()))
-				return
+				return false
 			}
 			done = nil // the claim closes soon
 		}

@@ -181,9 +181,9 @@ func (w *world) newTask(index int32, halves [record.Sides]bool, flow task.Flow) 
 }
 
 // Add implements Fetcher.
-func (w *world) Add(topic string, partition int32, from int64, sink kafka.Sink) Feed {
+func (w *world) Add(topic string, partition int32, at Start, sink kafka.Sink) Feed {
 	f := &fakeFeed{w: w, name: fmt.Sprintf("%s/%d", topic, partition), sink: sink}
-	w.event("read %s from %d", f.name, from)
+	w.event("read %s from %d", f.name, at.Offset)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.feeds = append(w.feeds, f)

@@ -16,6 +16,7 @@ package task
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"joiner/internal/record"
@@ -36,13 +37,19 @@ type Log interface {
 	Bounds(ctx context.Context, topic string, partition int32) (start, end int64, err error)
 	// Read calls each with the visible records from `from` up to but not
 	// including `to`, in order, and returns once every offset below `to` is
-	// known to be read or invisible (a control record, an aborted or a
-	// compacted one). It repeats what can be repeated until ctx ends.
+	// known to be read or invisible (a control record, an aborted, a compacted
+	// or a deleted one). It repeats what can be repeated until ctx ends, waits
+	// for open transactions, and fails with ErrGone where `to` cannot be reached.
 	Read(ctx context.Context, topic string, partition int32, from, to int64, each func([]record.Record) error, progress func(position int64)) error
 	// Tries counts the questions put to brokers about the partition, by Bounds
 	// and Read; waiting tells that one is under way. It waits for nobody.
 	Tries(topic string, partition int32) (n uint64, waiting bool)
 }
+
+// ErrGone is what Log.Read fails with where what it was to read is not in the
+// log any more and will not come back: the log ends below it, or belongs to
+// another topic of the same name.
+var ErrGone = errors.New("offsets are gone")
 
 // Sink takes encoded outputs.
 type Sink interface {

@@ -138,6 +138,11 @@ func (t *Task) restore() bool {
 		if t.ctx.Err() != nil {
 			return false
 		}
+		if errors.Is(err, ErrGone) {
+			t.log.Warn("restore cannot be finished, the partition begins anew", zap.Error(err))
+			t.o.Gone(t, record.Market, to)
+			return false
+		}
 		t.o.Faults.Warn("restore", "restore failed, starting it again", zap.Int32("partition", t.o.Index), zap.Error(err))
 		if !t.pause(askAgain * 5) {
 			return false
@@ -147,11 +152,10 @@ func (t *Task) restore() bool {
 
 func (t *Task) restoreTo(to int64) error {
 	topic := t.o.Topics[record.Market]
-	start, end, err := t.o.Log.Bounds(t.ctx, topic, t.o.Index)
+	start, _, err := t.o.Log.Bounds(t.ctx, topic, t.o.Index)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", t.where(record.Market, to), err)
 	}
-	to = min(to, end) // a commit above the end: what is there is all there is
 	if start >= to {
 		return nil
 	}

@@ -67,6 +67,10 @@ type Options struct {
 	Sink   Sink
 	Prices Prices
 	Flow   Flow
+	// Gone hears that the table cannot be restored, since the log has not what it
+	// is to be made of any more: the task does nothing from then on, and its
+	// owner replaces it. It must not block.
+	Gone func(t *Task, side record.Side, at int64)
 
 	// Commit commits the task's pair for the last time; it is called once,
 	// after the last output that will be acknowledged was.
