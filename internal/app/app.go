@@ -424,7 +424,7 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 		History: c.Join.History, MaxIdle: c.Join.MaxIdle, Wait: c.Join.Wait, Waiting: a.waiting,
 		OnMiss: task.Policy(c.Join.OnMiss), OnUnavailable: task.Policy(c.Join.OnUnavailable),
 		Ends: a.clients.Ends, Log: source{a.clients.Reader, a.resumer}, Sink: a.delivery, Flow: flow,
-		Gone: func(t *task.Task, side record.Side, at int64) { a.resumer.lose(side, t.Index(), at, resume.Truncated) },
+		Gone:   func(t *task.Task, side record.Side, at int64) { a.resumer.lose(side, t.Index(), at, resume.Truncated) },
 		Prices: prices{owner: a.member, remote: a.remote.Load(), scope: remote.Scope(c.Join.RemoteLookup)},
 		Commit: func(ctx context.Context, t *task.Task) error {
 			defer a.delivery.unregister(t)

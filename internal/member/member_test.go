@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -797,5 +798,70 @@ func TestMayCommit(t *testing.T) {
 		close(w.commits)
 		w.tasks[1].Freeze()
 		<-w.tasks[1].Done()
+	})
+}
+
+// A task whose positions are gone is followed by another one under the same
+// claims, which asks where to begin anew; the session goes on.
+func TestResetBeginsTheTaskAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		asked := 0
+		answer := make(chan struct{})
+		w.m.o.Begin = func(ctx context.Context, side record.Side, index int32, claimed int64) (Start, bool) {
+			select {
+			case <-answer:
+			case <-ctx.Done():
+				return Start{}, false
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			asked++
+			return Start{Offset: claimed + int64(10*asked), TopicID: "id"}, true
+		}
+		w.group = newFakeGroup(w)
+		w.group.run()
+		synctest.Wait()
+		defer w.group.stop()
+		w.assign(one(3), one(3))
+		market, note := w.begin(marketTopic, 3), w.begin(noteTopic, 3)
+		for _, e := range w.happened() {
+			if strings.HasPrefix(e, "read") {
+				t.Errorf("%s before it is known where to begin", e)
+			}
+		}
+		close(answer)
+		reads := func() (n int) {
+			for _, e := range w.happened() {
+				if strings.HasPrefix(e, "read") {
+					n++
+				}
+			}
+			return n
+		}
+		if n := reads(); n != 2 {
+			t.Fatalf("%d readings", n)
+		}
+		session := w.group.session
+		w.m.Reset(3)
+		if n := reads(); n != 2 {
+			t.Errorf("%d readings after a reset", n)
+		}
+		if len(w.tasks) != 2 || w.tasks[0].State() != task.Closed || w.m.Task(3) != w.tasks[1] {
+			t.Errorf("%d tasks, the first is %s", len(w.tasks), w.tasks[0].State())
+		}
+		w.wantEnded(false, market, note)
+		if w.group.session != session || session.Context().Err() != nil {
+			t.Error("the session has ended")
+		}
+
+		// A revocation ends the second one for good, also while it asks.
+		answer = make(chan struct{})
+		w.m.Reset(3)
+		w.assign(nil, nil)
+		market.close()
+		note.close()
+		w.wantEnded(true, market, note)
+		w.m.Reset(3) // nobody's
 	})
 }

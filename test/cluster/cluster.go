@@ -237,12 +237,13 @@ func (c *Cluster) CreateTopic(name string, partitions int32, configs map[string]
 	if err != nil {
 		return fmt.Errorf("creating topic %s: %w", name, err)
 	}
-	return c.awaitTopic(name, partitions)
+	return c.AwaitTopic(name, partitions)
 }
 
-// awaitTopic asks each broker in turn: what one knows another may learn a
-// moment later, and a client asks any of them.
-func (c *Cluster) awaitTopic(name string, partitions int32) error {
+// AwaitTopic returns once every broker in Brokers knows a leader for each of the
+// topic's partitions: what one knows another may learn a moment later, and a
+// client asks any of them.
+func (c *Cluster) AwaitTopic(name string, partitions int32) error {
 	deadline := time.Now().Add(time.Minute)
 	for _, address := range c.Brokers {
 		for !c.leads(address, name, partitions) {

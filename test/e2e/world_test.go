@@ -345,7 +345,8 @@ func (w *World) ReadCommitted(topic string, want int) map[int32][]*sarama.Consum
 // behind an open transaction would keep it from coming.
 func (w *World) ReadVisible(topic string) map[int32][]*sarama.ConsumerMessage {
 	w.t.Helper()
-	const last = "the test's last record"
+	const mark = "the test's last record "
+	last := mark + w.Name("")
 	producer := w.Producer()
 	marks := make([]Record, w.Partitions)
 	for p := range marks {
@@ -371,7 +372,8 @@ func (w *World) ReadVisible(topic string) map[int32][]*sarama.ConsumerMessage {
 		for done := false; !done; {
 			select {
 			case m := <-claim.Messages():
-				if done = string(m.Key) == last; !done {
+				done = string(m.Key) == last
+				if !strings.HasPrefix(string(m.Key), mark) {
 					all[p] = append(all[p], m)
 				}
 			case <-limit:
