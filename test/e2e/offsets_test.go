@@ -111,7 +111,8 @@ func (g *gone) notify(symbol string, n int) {
 }
 
 // caughtUp waits until both groups have read and committed everything, and have
-// written alerts more, by partition, than when it was last asked.
+// written as many alerts more, by partition, as alerts says since it was last
+// asked; 0: any number.
 func (g *gone) caughtUp(alerts int) {
 	g.t.Helper()
 	for _, x := range g.groups {
@@ -128,7 +129,7 @@ func (g *gone) caughtUp(alerts int) {
 			}
 			return nil
 		})
-		if got > x.alerts {
+		if alerts > 0 && got > x.alerts {
 			g.t.Errorf("%s: %d alerts, want %d", x.pod.Name, got, x.alerts)
 		}
 		x.alerts = got
@@ -321,15 +322,8 @@ func TestKafkaOffsetsGone(t *testing.T) {
 	})
 	g.price("A", "200")
 
-	g.step("records are deleted past a pod that stands still")
-	g.signal(syscall.SIGSTOP)
-	g.ticks("A", 10, 300)
-	g.notify("A", 10)
-	g.deleteUpTo(g.Market, 3)
-	g.deleteUpTo(g.Notes, 3)
-	g.signal(syscall.SIGCONT)
-	g.caughtUp(3)
-	g.resets(2*gonePartitions, 2*gonePartitions, because("below_start"))
+	g.step("records are deleted past pods that run and lag")
+	g.overtake()
 	g.price("A", "300")
 
 	for _, x := range g.groups {
@@ -409,6 +403,41 @@ func TestKafkaOffsetsGone(t *testing.T) {
 	g.price("C", "500")
 	g.step("done")
 	g.stop()
+}
+
+// overtake deletes records that pods which stand still have not read. A fetch
+// that was under way may have brought them all the same: then it is tried again.
+func (g *gone) overtake() {
+	g.t.Helper()
+	for range 10 {
+		before := make([]int, len(g.groups))
+		for i, x := range g.groups {
+			before[i] = len(x.resetLines())
+		}
+		g.signal(syscall.SIGSTOP)
+		time.Sleep(time.Second)
+		g.ticks("A", 10, 300)
+		g.notify("A", 10)
+		g.deleteUpTo(g.Market, 3)
+		g.deleteUpTo(g.Notes, 3)
+		g.signal(syscall.SIGCONT)
+		all := true
+		for i, x := range g.groups {
+			x.AwaitNoLag()
+			lines := x.resetLines()
+			all = all && len(lines)-before[i] == 2*gonePartitions
+			for _, l := range lines {
+				if l.Text("why") != "below_start" || l.Number("to")-l.Number("from") != l.Number("skipped") || l.Number("to") != l.Number("log_start") {
+					g.t.Errorf("%s: %v", x.pod.Name, l)
+				}
+			}
+		}
+		g.caughtUp(0)
+		if all {
+			return
+		}
+	}
+	g.t.Fatal("records were always read before they were deleted")
 }
 
 // recreated waits until every pod has told so many resets of a topic made anew.
