@@ -19,7 +19,18 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(JOINER_CACHE)/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 
-SCRIPTS := .ci/run test/install test/timed $(wildcard test/image/*) \
+# Helm and helm-docs, which makes the chart's README, are built from their
+# modules likewise: three minutes, once. Helm has to be told at its build which
+# Kubernetes it speaks for (that of its k8s.io/client-go).
+HELM_VERSION := v3.22.0
+HELM_KUBERNETES := 37
+HELM := $(JOINER_CACHE)/helm-$(HELM_VERSION)/helm
+HELM_LDFLAGS := -s -w -X helm.sh/helm/v3/internal/version.version=$(HELM_VERSION) \
+	$(foreach p,pkg/lint/rules pkg/chartutil,-X helm.sh/helm/v3/$(p).k8sVersionMajor=1 -X helm.sh/helm/v3/$(p).k8sVersionMinor=$(HELM_KUBERNETES))
+HELM_DOCS_VERSION := v1.14.2
+HELM_DOCS := $(JOINER_CACHE)/helm-docs-$(HELM_DOCS_VERSION)/helm-docs
+
+SCRIPTS := .ci/run test/install test/timed test/chart/render $(wildcard test/image/*) \
 	$(filter-out %.xml,$(wildcard test/kafka/*))
 
 # Tests on a real cluster are those named TestKafka…; only their packages run.
@@ -47,6 +58,14 @@ test-tools:
 test-unit: ## Unit, property, script and embedded-broker tests, race detector on
 	@test/install cc promtool
 	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" go test -race -short -timeout 20m ./...
+
+.PHONY: test-chart
+test-chart: $(HELM) $(HELM_DOCS) ## The Helm chart, by Helm and by Kubernetes' own types, without a cluster
+	$(TIMED) env HELM=$(HELM) HELM_DOCS=$(HELM_DOCS) go -C test/chart test -count=1 -timeout 15m ./...
+
+.PHONY: chart-docs
+chart-docs: $(HELM_DOCS) ## Write the chart's README from its values
+	$(TIMED) $(HELM_DOCS) --chart-search-root deploy/helm --sort-values-order file --skip-version-footer
 
 .PHONY: test-page
 test-page: ## The status page in a real headless Chromium; PAGE_PICTURES=DIR leaves pictures
@@ -94,11 +113,13 @@ bench: build ## Go benchmarks, then the joiner beside a bare consumer loop on a 
 lint: tidy-check $(GOLANGCI) ## Static checks of Go and of the scripts
 	@test/install shellcheck
 	$(TIMED) $(GOLANGCI) run ./...
+	@test/timed $@-chart bash -c 'cd test/chart && $(GOLANGCI) run ./...'
 	@test/timed $@-scripts shellcheck --external-sources --source-path=$(CURDIR) $(SCRIPTS)
 
 .PHONY: tidy-check
 tidy-check: ## Whether go.mod and go.sum are what `go mod tidy` would write
 	$(TIMED) go mod tidy -diff
+	@test/timed $@-chart go -C test/chart mod tidy -diff
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## Format the Go code
@@ -124,3 +145,13 @@ $(GOLANGCI):
 	@mkdir -p $(@D)
 	@test/timed golangci-lint-install env GOBIN=$(@D) GOFLAGS= \
 		go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+
+$(HELM):
+	@mkdir -p $(@D)
+	@test/timed helm-install env GOBIN=$(@D) GOFLAGS= CGO_ENABLED=0 \
+		go install -ldflags '$(HELM_LDFLAGS)' helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
+$(HELM_DOCS):
+	@mkdir -p $(@D)
+	@test/timed helm-docs-install env GOBIN=$(@D) GOFLAGS= CGO_ENABLED=0 \
+		go install github.com/norwoodj/helm-docs/cmd/helm-docs@$(HELM_DOCS_VERSION)

@@ -1,0 +1,151 @@
+{{/* The chart's name, or what stands for it. */}}
+{{- define "joiner.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/*
+The name of this installation's objects. 52 characters leave room for what
+Kubernetes appends to a StatefulSet's name in the label controller-revision-hash
+(a hyphen and ten characters), and for our own longest suffix, -preflight.
+*/}}
+{{- define "joiner.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "joiner.headless" -}}
+{{- include "joiner.fullname" . }}-headless
+{{- end -}}
+
+{{- define "joiner.preflight" -}}
+{{- include "joiner.fullname" . }}-preflight
+{{- end -}}
+
+{{- define "joiner.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "joiner.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "joiner.instanceLabels" -}}
+app.kubernetes.io/name: {{ include "joiner.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- end -}}
+
+{{/*
+What selects the pods of the group, and nothing else: the pods of the preflight
+and of `helm test` differ in their component, or the Service would send requests
+to them. Selectors cannot be changed: nothing may be added here, no labels of
+users above all.
+*/}}
+{{- define "joiner.selectorLabels" -}}
+{{ include "joiner.instanceLabels" . }}
+app.kubernetes.io/component: member
+{{- end -}}
+
+{{/* Labels of objects. Call it with (dict "root" $ "component" NAME). */}}
+{{- define "joiner.labels" -}}
+{{- $labels := include "joiner.instanceLabels" .root | fromYaml -}}
+{{- $_ := set $labels "app.kubernetes.io/component" .component -}}
+{{- $_ := set $labels "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- $_ := set $labels "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
+{{- if .root.Chart.AppVersion -}}
+{{- $_ := set $labels "app.kubernetes.io/version" (.root.Chart.AppVersion | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
+{{- end -}}
+{{- toYaml (merge $labels (deepCopy (default dict .root.Values.commonLabels))) -}}
+{{- end -}}
+
+{{/*
+Labels of pods, without what changes with each version of the chart: pods roll
+for what changes them. Call it with (dict "root" $ "component" NAME).
+*/}}
+{{- define "joiner.podLabels" -}}
+{{- $labels := include "joiner.instanceLabels" .root | fromYaml -}}
+{{- $_ := set $labels "app.kubernetes.io/component" .component -}}
+{{- toYaml (merge $labels (deepCopy (default dict .root.Values.podLabels)) (deepCopy (default dict .root.Values.commonLabels))) -}}
+{{- end -}}
+
+{{- define "joiner.image" -}}
+{{- $repository := .Values.image.repository -}}
+{{- with (default dict .Values.global).imageRegistry -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) $repository -}}
+{{- end -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" $repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (toString (default .Chart.AppVersion .Values.image.tag)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A list of {name}, from names or {name} objects, those of global before. */}}
+{{- define "joiner.imagePullSecrets" -}}
+{{- $names := list -}}
+{{- range concat (default list (default dict .Values.global).imagePullSecrets) (default list .Values.imagePullSecrets) -}}
+{{- $names = append $names (kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") .) -}}
+{{- end -}}
+{{- $secrets := list -}}
+{{- range uniq $names -}}
+{{- $secrets = append $secrets (dict "name" .) -}}
+{{- end -}}
+{{- if $secrets -}}
+{{- toYaml $secrets -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+How many replicas there will be at most, as far as that is known here: what the
+preflight compares the partitions with. KEDA's own ceiling is the partitions.
+*/}}
+{{- define "joiner.plannedReplicas" -}}
+{{- if .Values.autoscaling.enabled -}}
+{{- int64 .Values.autoscaling.maxReplicas -}}
+{{- else if .Values.keda.enabled -}}
+{{- int64 .Values.keda.minReplicas -}}
+{{- else -}}
+{{- int64 .Values.replicaCount -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How many there will be at least. */}}
+{{- define "joiner.leastReplicas" -}}
+{{- if .Values.autoscaling.enabled -}}
+{{- int64 .Values.autoscaling.minReplicas -}}
+{{- else if .Values.keda.enabled -}}
+{{- int64 .Values.keda.minReplicas -}}
+{{- else -}}
+{{- int64 .Values.replicaCount -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Seconds of a Go duration, rounded up: added to a moment right before a second's
+end, whose whole seconds are then counted.
+*/}}
+{{- define "joiner.seconds" -}}
+{{- $start := toDate "2006-01-02T15:04:05.999999999" "2000-01-01T00:00:00.999999999" -}}
+{{- sub (mustDateModify (printf "+%s" (toString .)) $start | unixEpoch) ($start | unixEpoch) -}}
+{{- end -}}
+
+{{/* Bytes of a Kubernetes quantity, which may have come as a number. */}}
+{{- define "joiner.bytes" -}}
+{{- $quantity := . -}}
+{{- if not (kindIs "string" $quantity) -}}
+{{- $quantity = toJson $quantity -}}
+{{- end -}}
+{{- if not (regexMatch "^[0-9]+(\\.[0-9]*)?([eE][+]?[0-9]+|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$" $quantity) -}}
+{{- fail (printf "resources.limits.memory: %q is not a quantity: write it such as 512Mi or 1Gi" $quantity) -}}
+{{- end -}}
+{{- $suffix := regexFind "(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)$" $quantity -}}
+{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- mulf (float64 (trimSuffix $suffix $quantity)) (get $units $suffix) | floor | int64 -}}
+{{- end -}}

@@ -1,0 +1,368 @@
+package chart
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// TestRefused: each wrong value stops everything, by a message that names it.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct{ values, want string }{
+		{"unknown: 1", "'unknown'"},
+		{"kafka: {broker: [a:1]}", "'broker'"},
+		{"replicaCount: two", "/replicaCount"},
+		{"replicaCount: -1", "/replicaCount"},
+		{"image: {tag: 1.0}", "/image/tag"},
+		{"image: {digest: latest}", "/image/digest"},
+		{"service: {port: 0}", "/service/port"},
+		{"podManagementPolicy: Sequential", "/podManagementPolicy"},
+		{"commonLabels: {a: 1}", "/commonLabels/a"},
+		{"extraEnv: [{name: A, value: 1048576}]", "/extraEnv/0/value"},
+		{"persistence: {size: large}", "/persistence/size"},
+		{"keda: {enabled: true, minReplicas: 0}", "/keda/minReplicas"},
+		{"livenessProbe: {path: /}", "'path'"},
+
+		{"config: {kafka: {sasl: {password: geheim}}}", "/config/kafka/sasl/password"},
+		{"config: {kafka: {sasl: {client_secret: geheim}}}", "/config/kafka/sasl/client_secret"},
+		{"config: {peer: {token: geheim}}", "/config/peer/token"},
+		{"config: {topcis: {}}", "'topcis'"},
+		{"config: {topics: {market: ticks}}", "'market'"},
+		{"config: {shutdown: {timeout: 25}}", "/config/shutdown/timeout"},
+		{"config: {shutdown: {timeout: soon}}", "/config/shutdown/timeout"},
+		{"config: {join: {max_waiting: 1.5}}", "/config/join/max_waiting"},
+		{"config: {join: {on_miss: ignore}}", "/config/join/on_miss"},
+		{"config: {kafka: {version: 4.0}}", "/config/kafka/version"},
+		{"config: {topics: {reserved: [{partition: 1}]}}", "symbols_file"},
+
+		{"config: {group: {instance_id: me}}", "staticMembership"},
+		{"config: {http: {listen: 'localhost:8080'}}", "config.http.listen"},
+		{"config: {http: {listen: ':0'}}", "config.http.listen"},
+		{"config: {peer: {listen: ':8080'}}", "config.peer.listen"},
+		{"terminationGracePeriodSeconds: 25", "terminationGracePeriodSeconds"},
+		{"{terminationGracePeriodSeconds: 35, lifecycle: {preStop: {sleep: {seconds: 10}}}}", "terminationGracePeriodSeconds"},
+		{"{terminationGracePeriodSeconds: 60, config: {shutdown: {timeout: 1m}}}", "terminationGracePeriodSeconds"},
+		{"{existingConfigMap: a, config: {log: {level: debug}}}", "existingConfigMap and config"},
+		{"{serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}", "choose one"},
+		{"{autoscaling: {enabled: true}, keda: {enabled: true}}", "choose one"},
+		{"{autoscaling: {enabled: true}, resources: {requests: {cpu: null}}}", "resources.requests.cpu"},
+		{"autoscaling: {enabled: true, targetCPUUtilizationPercentage: null}", "something to scale by"},
+		{"autoscaling: {enabled: true, minReplicas: 7}", "autoscaling.minReplicas"},
+		{"keda: {enabled: true, minReplicas: 7, maxReplicas: 6}", "keda.minReplicas"},
+		{"{keda: {enabled: true}, existingConfigMap: a}", "keda.triggers"},
+		{"podDisruptionBudget: {minAvailable: 1, maxUnavailable: 1}", "podDisruptionBudget"},
+		{"kafka: {tls: {existingSecret: a}}", "kafka.tls.enabled"},
+		{"kafka: {tls: {enabled: true, clientCertificate: true}}", "kafka.tls.clientCertificate"},
+		{"kafka: {sasl: {mechanism: PLAIN, username: a}}", "kafka.sasl.existingSecret"},
+		{"kafka: {sasl: {mechanism: PLAIN, existingSecret: a}}", "kafka.sasl.username"},
+		{"kafka: {sasl: {existingSecret: a}}", "kafka.sasl.mechanism"},
+		{"kafka: {sasl: {mechanism: GSSAPI}}", "/kafka/sasl/mechanism"},
+		{"kafka: {sasl: {mechanism: PLAIN, existingSecret: a, username: a, usernameKey: b}}", "kafka.sasl.usernameKey"},
+		{"kafka: {sasl: {mechanism: OAUTHBEARER, existingSecret: a, clientId: b}}", "kafka.sasl.tokenUrl"},
+		{"kafka: {sasl: {mechanism: OAUTHBEARER, existingSecret: a, tokenUrl: 'https://b'}}", "kafka.sasl.clientId"},
+		{"peer: {tls: {enabled: true}}", "peer.existingSecret"},
+		{"peer: {existingSecret: a, tokenKey: token}", "peer.tls.enabled"},
+		{"resources: {limits: {memory: plenty}}", "resources.limits.memory"},
+	} {
+		t.Run(c.values, func(t *testing.T) {
+			t.Parallel()
+			out, errs, err := template("--values", file(t, "values.yaml", c.values))
+			if err == nil {
+				t.Fatalf("it is taken:\n%s", out)
+			}
+			if !strings.Contains(errs, c.want) {
+				t.Errorf("the message does not name %q: %s", c.want, errs)
+			}
+			if strings.Contains(errs, "geheim") {
+				t.Errorf("the message holds the secret: %s", errs)
+			}
+		})
+	}
+}
+
+// TestNumbers: 1048576 stays what it is, whichever way it comes.
+func TestNumbers(t *testing.T) {
+	const key = "config.delivery.max_message_bytes"
+	for name, rendering := range map[string]string{
+		"--set":        render(t, "--set", key+"=1048576"),
+		"--set-string": render(t, "--set-string", key+"=1048576"),
+		"--set-json":   render(t, "--set-json", key+"=1048576"),
+		"a file":       renderValues(t, "config: {delivery: {max_message_bytes: 1048576}}"),
+		"JSON":         renderValues(t, `{"config": {"delivery": {"max_message_bytes": 1.048576e6}}}`),
+	} {
+		objects := decode(t, rendering)
+		got := newWorld(t, objects).effective(t, pods(objects)[0])
+		if n := got["delivery"].(map[string]any)["max_message_bytes"]; n != 1048576.0 {
+			t.Errorf("by %s: %v", name, n)
+		}
+	}
+	for _, large := range []string{"replicaCount=1048576", "keda.enabled=true,keda.maxReplicas=1048576,keda.notificationsLagThreshold=1048576", "preflight.enabled=true,preflight.activeDeadlineSeconds=1048576"} {
+		for _, rendering := range []string{render(t, "--set", large), renderValues(t, nested(t, large))} {
+			if strings.Contains(rendering, "e+06") || !strings.Contains(rendering, "1048576") {
+				t.Errorf("%s is mangled", large)
+			}
+			decode(t, rendering)
+		}
+	}
+}
+
+// nested makes a file of what --set takes.
+func nested(t *testing.T, settings string) string {
+	t.Helper()
+	root := map[string]any{}
+	for setting := range strings.SplitSeq(settings, ",") {
+		path, text, _ := strings.Cut(setting, "=")
+		var value any
+		if err := yaml.Unmarshal([]byte(text), &value); err != nil {
+			t.Fatal(err)
+		}
+		at, keys := root, strings.Split(path, ".")
+		for _, key := range keys[:len(keys)-1] {
+			if at[key] == nil {
+				at[key] = map[string]any{}
+			}
+			at = at[key].(map[string]any)
+		}
+		at[keys[len(keys)-1]] = value
+	}
+	out, err := yaml.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// TestPasswordFile: a password with a newline at its end reaches joiner as the
+// file that it is, byte for byte, and by no environment.
+func TestPasswordFile(t *testing.T) {
+	const password = "s3cret \"quoted\" {{ not a template }} 1048576\n"
+	objects := decode(t, renderValues(t, `
+kafka:
+  sasl: {mechanism: SCRAM-SHA-256, username: joiner, existingSecret: kafka}
+extraObjects:
+  - apiVersion: v1
+    kind: Secret
+    metadata: {name: kafka}
+    data: {}
+`, "--set-string", "extraObjects[0].data.password="+base64.StdEncoding.EncodeToString([]byte(password))))
+	secret := only[*core.Secret](t, objects)
+	if got := string(secret.Data["password"]); got != password {
+		t.Errorf("the secret holds %q", got)
+	}
+	world := newWorld(t, objects)
+	for _, p := range pods(objects) {
+		effective := world.effective(t, p)
+		if got := effective["kafka"].(map[string]any)["sasl"].(map[string]any)["password_file"]; got != "/var/run/joiner/kafka-sasl/password" {
+			t.Errorf("%s: password_file %v", p.owner, got)
+		}
+		for _, e := range p.spec.Containers[0].Env {
+			if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+				t.Errorf("%s: %s has it in the environment, newline and all", p.owner, e.Name)
+			}
+		}
+	}
+}
+
+// TestRolls: pods roll for what they are made of, and for nothing else.
+func TestRolls(t *testing.T) {
+	podTemplate := func(args ...string) string {
+		set := only[*apps.StatefulSet](t, decode(t, render(t, args...)))
+		text, err := json.Marshal(set.Spec.Template)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	before := podTemplate()
+	for _, rolls := range []string{
+		"config.log.level=debug", "kafka.brokers={a:9092}", "config.shutdown.timeout=20s",
+		"image.tag=next", "resources.limits.memory=2Gi", "staticMembership=true",
+	} {
+		if podTemplate("--set", rolls) == before {
+			t.Errorf("%s does not roll the pods", rolls)
+		}
+	}
+	for _, stays := range []string{
+		"replicaCount=5", "serviceMonitor.enabled=true,serviceMonitor.interval=15s", "podDisruptionBudget.maxUnavailable=2",
+		"service.type=NodePort", "commonAnnotations.a=b", "networkPolicy.enabled=true", "preflight.enabled=true",
+		"serviceAccount.annotations.a=b", "autoscaling.enabled=true", "keda.enabled=true", "podManagementPolicy=OrderedReady",
+	} {
+		if diff := cmp.Diff(before, podTemplate("--set", stays)); diff != "" {
+			t.Errorf("%s rolls the pods:\n%s", stays, diff)
+		}
+	}
+	newer := copyChart(t)
+	about := filepath.Join(newer, "Chart.yaml")
+	write(t, about, strings.Replace(read(t, about), "\nversion: ", "\nversion: 9", 1))
+	out, errs, err := helm("template", release, newer, "--namespace", namespace, "--kube-version", kubeVersion)
+	if err != nil {
+		t.Fatal(errs)
+	}
+	if !strings.Contains(out, "helm.sh/chart: joiner-9") {
+		t.Fatal("the copy's version is not the new one")
+	}
+	after, err := json.Marshal(only[*apps.StatefulSet](t, decode(t, out)).Spec.Template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, string(after)); diff != "" {
+		t.Errorf("a new version of the chart rolls the pods:\n%s", diff)
+	}
+}
+
+// copyChart gives a copy of the chart to change.
+func copyChart(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(chartDir)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDependency uses the chart in another one, by a condition.
+func TestDependency(t *testing.T) {
+	chart, err := filepath.Abs(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	above := t.TempDir()
+	for name, text := range map[string]string{
+		"Chart.yaml":  "apiVersion: v2\nname: market\nversion: 1.0.0\ndependencies:\n  - name: joiner\n    version: \">=0.0.0-0\"\n    repository: file://" + chart + "\n    condition: joiner.enabled\n",
+		"values.yaml": "global: {imageRegistry: registry.example.com, elsewhere: {a: 1}}\njoiner:\n  enabled: false\n  kafka: {brokers: ['{{ .Release.Name }}-kafka:9092']}\n",
+	} {
+		write(t, filepath.Join(above, name), text)
+	}
+	if _, errs, err := helm("dependency", "update", above); err != nil {
+		t.Fatal(errs)
+	}
+	for enabled, want := range map[string]int{"true": 1, "false": 0} {
+		out, errs, err := helm("template", release, above, "--kube-version", kubeVersion, "--set", "joiner.enabled="+enabled)
+		if err != nil {
+			t.Fatal(errs)
+		}
+		sets := every[*apps.StatefulSet](decode(t, out))
+		if len(sets) != want {
+			t.Errorf("joiner.enabled=%s: %d StatefulSets", enabled, len(sets))
+		}
+		for _, s := range sets {
+			if got := s.Spec.Template.Spec.Containers[0].Image; !strings.HasPrefix(got, "registry.example.com/joiner:") {
+				t.Errorf("the image is %s", got)
+			}
+		}
+	}
+}
+
+// TestSchemaKnowsEveryKey compares the schema of `config` with joiner's own
+// keys: a key that one of them lacks could not be set, or not be refused.
+func TestSchemaKnowsEveryKey(t *testing.T) {
+	var schema node
+	if err := json.Unmarshal([]byte(read(t, filepath.Join(chartDir, "values.schema.json"))), &schema); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(keysOf("", defaultConfig(t)), schema.Properties["config"].keys("")); diff != "" {
+		t.Errorf("values.schema.json and joiner's keys differ (-joiner +schema):\n%s", diff)
+	}
+	values := asMap(t, read(t, filepath.Join(chartDir, "values.yaml")))
+	top := slices.Sorted(maps.Keys(schema.Properties))
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(values)), top); diff != "" {
+		t.Errorf("values.yaml and values.schema.json differ (-values +schema):\n%s", diff)
+	}
+	schema.closed(t, "")
+}
+
+type node struct {
+	Properties map[string]node `json:"properties"`
+	Additional any             `json:"additionalProperties"`
+}
+
+func (n node) keys(prefix string) (keys []string) {
+	for name, below := range n.Properties {
+		if below.Properties != nil {
+			keys = append(keys, below.keys(prefix+name+".")...)
+			continue
+		}
+		keys = append(keys, prefix+name)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// closed: whatever lists its keys takes no others.
+func (n node) closed(t *testing.T, path string) {
+	t.Helper()
+	if n.Properties != nil && n.Additional != false {
+		t.Errorf("%s/ takes unknown keys", path)
+	}
+	for name, below := range n.Properties {
+		below.closed(t, path+"/"+name)
+	}
+}
+
+func keysOf(prefix string, at map[string]any) []string {
+	keys := slices.Collect(maps.Keys(flatten(prefix, at)))
+	slices.Sort(keys)
+	return keys
+}
+
+// TestReadme: README.md is what helm-docs makes of values.yaml.
+func TestReadme(t *testing.T) {
+	copied := copyChart(t)
+	cmd := exec.Command(tools.helmDocs, "--chart-search-root", copied, "--sort-values-order", "file", "--skip-version-footer")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if diff := cmp.Diff(read(t, filepath.Join(chartDir, "README.md")), read(t, filepath.Join(copied, "README.md"))); diff != "" {
+		t.Errorf("`make chart-docs` makes another README.md (-is +would be):\n%s", diff)
+	}
+}
+
+// TestNotes: what is printed after an installation says what to do next.
+func TestNotes(t *testing.T) {
+	// Helm shows them to those only who have a cluster: a copy of the chart has
+	// them rendered beside its objects.
+	chart := copyChart(t)
+	write(t, filepath.Join(chart, "notes"), read(t, filepath.Join(chart, "templates/NOTES.txt")))
+	write(t, filepath.Join(chart, "templates/notes.yaml"), `notes: {{ tpl (.Files.Get "notes") . | toJson }}`)
+	notes := func(args ...string) string {
+		t.Helper()
+		out, errs, err := helm(append([]string{"template", release, chart, "--namespace", namespace, "--show-only", "templates/notes.yaml", "--kube-version", kubeVersion}, args...)...)
+		if err != nil {
+			t.Fatal(errs)
+		}
+		return asMap(t, out)["notes"].(string)
+	}
+	plain := notes()
+	for _, want := range []string{
+		"no brokers are named", "rollout status statefulset/prices-joiner", "helm test prices --namespace market",
+		"port-forward service/prices-joiner", "committed offsets stay", "--delete --group prices-joiner",
+	} {
+		if !strings.Contains(plain, want) {
+			t.Errorf("the notes do not say %q:\n%s", want, plain)
+		}
+	}
+	if kept := notes("--set", "persistence.enabled=true,persistence.retain=true,kafka.brokers={a:9092}"); strings.Contains(kept, "no brokers") || !strings.Contains(kept, "delete persistentvolumeclaim") {
+		t.Errorf("with claims that stay:\n%s", kept)
+	}
+	if own := notes("--set", "existingConfigMap=a"); !strings.Contains(own, "--delete --group GROUP") {
+		t.Errorf("with a ConfigMap of one's own:\n%s", own)
+	}
+}
