@@ -283,11 +283,14 @@ func states() []panel {
 		{title: "Symbols with a price", unit: "short", width: 8, stacked: true,
 			description: "Symbols in the price tables of each pod.",
 			queries:     one(member("", "sum", of("joiner_state_symbols")), "{{member}}")},
-		{title: "Checkpoints that failed", unit: "none", width: 12,
+		{title: "Checkpoints that failed", unit: "none", width: 8,
 			description: "Checkpoints within the interval that could not be written: the next restore reads more of the log.",
 			queries:     one(member("", "sum", increase("joiner_checkpoint_failures_total")), "{{member}}")},
-		{title: "Age of the last checkpoint", unit: "s", width: 12,
-			description: "Time since a pod last wrote a checkpoint; nothing where state.dir is empty.",
+		{title: "Checkpoints found", unit: "none", width: 8, stacked: true,
+			description: "Tasks that began within the interval, by what became of the checkpoint that they found. One that is not used costs a longer restore.",
+			queries:     one(by("outcome", "sum", increase("joiner_checkpoint_restores_total")), "{{outcome}}")},
+		{title: "Age of the last checkpoint", unit: "s", width: 8,
+			description: "Time since the oldest of a pod's checkpoints was written, or found to need no writing; nothing where there are none.",
 			queries:     one("time() - "+member("", "max", of("joiner_checkpoint_last_success_timestamp_seconds")+" > 0"), "{{member}}")},
 	}
 }

@@ -64,7 +64,10 @@ func expected(t *testing.T) []string {
 	if checkpoints(t) {
 		return nil
 	}
-	return []string{"joiner_checkpoint_failures_total", "joiner_checkpoint_last_success_timestamp_seconds"}
+	return []string{
+		"joiner_checkpoint_failures_total", "joiner_checkpoint_last_success_timestamp_seconds",
+		"joiner_checkpoint_restores_total",
+	}
 }
 
 // checkpoints tells whether this version has them.
