@@ -21,7 +21,7 @@ func TestDemoLive(t *testing.T) {
 	if err := program.Start(); err != nil {
 		t.Fatal(err)
 	}
-	all, interrupted := "", false
+	all, joined, interrupted := "", false, false
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		all += lines.Text() + "\n"
 		if url, ok := strings.CutPrefix(lines.Text(), "status page: "); ok {
@@ -29,7 +29,8 @@ func TestDemoLive(t *testing.T) {
 				t.Errorf("the page: %s", page)
 			}
 		}
-		if !interrupted && strings.Contains(lines.Text(), "m3 joins") {
+		joined = joined || strings.Contains(lines.Text(), "m3 joins")
+		if !interrupted && joined && strings.Contains(lines.Text(), "settled") {
 			interrupted = true
 			if err := program.Process.Signal(os.Interrupt); err != nil {
 				t.Fatal(err)

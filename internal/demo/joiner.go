@@ -69,7 +69,9 @@ func startJoiner(build app.Build, log *zap.Logger, o PodOptions) (*joiner, error
 }
 
 // joinerConfig is the default configuration but for where things are, and for
-// a demo's impatience: members notice a rebalance at their next heartbeat.
+// a demo's impatience: members notice a rebalance at their next heartbeat. All of
+// them share one machine, with a broker: an owner that is slow to answer is not
+// a dead one.
 func joinerConfig(o PodOptions) config.Config {
 	c := config.Default()
 	c.Kafka.Brokers = o.Brokers
@@ -82,6 +84,7 @@ func joinerConfig(o PodOptions) config.Config {
 	c.Group.ID = o.Group
 	c.Group.Strategy = o.Strategy
 	c.Group.HeartbeatInterval = 100 * time.Millisecond
+	c.Join.RemoteTimeout = 2 * time.Second
 	c.Peer.Listen = "127.0.0.1:0"
 	c.HTTP.Listen = cmp.Or(o.HTTPListen, "127.0.0.1:0")
 	return c

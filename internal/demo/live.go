@@ -35,6 +35,9 @@ type LiveOptions struct {
 	Rate float64
 	// Patience bounds the wait for the group after an event; 0 is a minute.
 	Patience time.Duration
+	// Grace is how long the end waits for alerts that are on their way, anew
+	// from each; 0 is that of joiner load.
+	Grace time.Duration
 	// Out gets a line about each event.
 	Out io.Writer
 }
@@ -170,8 +173,8 @@ func (l *live) finish(ctx context.Context, r loaded) error {
 	if r.err == nil && ctx.Err() == nil {
 		r.err = errors.New("it ended by itself")
 	}
-	if r.err != nil {
-		return untilStopped(ctx, fmt.Errorf("load: %w", r.err))
+	if untilStopped(ctx, r.err) != nil {
+		return fmt.Errorf("load: %w", r.err)
 	}
 	l.say("%d notifications, %d alerts, %d missing, %d more than once; latency p50 %.1f ms, p99 %.1f ms",
 		r.Notifications, r.Alerts, r.Missing, r.Duplicates, r.Latency.P50, r.Latency.P99)
@@ -180,7 +183,7 @@ func (l *live) finish(ctx context.Context, r loaded) error {
 
 // untilStopped drops an error that only says that ctx has ended.
 func untilStopped(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+	if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
 		return nil
 	}
 	return err
@@ -403,6 +406,9 @@ func (l *live) loadOptions() load.Options {
 	o.Rate, o.TicksPerNotification, o.Symbols = l.o.Rate, liveTicks, liveSymbols
 	o.Skew, _ = load.ParseSkew("zipf:1") // a constant that it knows
 	o.Duration, o.ValueBytes = 0, 0
+	if l.o.Grace > 0 {
+		o.Grace = l.o.Grace
+	}
 	return o
 }
 

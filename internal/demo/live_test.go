@@ -62,9 +62,10 @@ func TestLive(t *testing.T) {
 		}
 	}}
 	log := zaptest.NewLogger(t, zaptest.Level(zapcore.ErrorLevel))
+	const patience = 5 * time.Minute // against hanging
 	err := Live(ctx, LiveOptions{
 		NewPod: LiveJoiners(app.Build{Version: "test"}, log), Listen: "127.0.0.1:0",
-		Every: 100 * time.Millisecond, Rate: 50, Out: out,
+		Every: 100 * time.Millisecond, Rate: 50, Out: out, Patience: patience, Grace: patience,
 	})
 	if err != nil {
 		t.Fatal(err, out.all)
@@ -161,9 +162,9 @@ func TestLiveEndsEarly(t *testing.T) {
 // A load that ended because of the demo's end is no fault, whichever of the two
 // is seen first.
 func TestLiveEndsWithItsLoad(t *testing.T) {
-	stopped, stop := context.WithCancel(t.Context())
-	stop()
-	broken := errors.New("broken")
+	broken, signal := errors.New("broken"), errors.New("a signal")
+	stopped, stop := context.WithCancelCause(t.Context())
+	stop(signal)
 	for _, c := range []struct {
 		ctx  context.Context
 		err  error
@@ -171,6 +172,7 @@ func TestLiveEndsWithItsLoad(t *testing.T) {
 	}{
 		{stopped, nil, true},
 		{stopped, fmt.Errorf("connecting: %w", context.Canceled), true},
+		{stopped, fmt.Errorf("connecting: %w", signal), true},
 		{stopped, broken, false},
 		{t.Context(), nil, false},
 		{t.Context(), broken, false},

@@ -48,6 +48,8 @@ type Options struct {
 	// Wait is how long to wait for missing alerts, counted anew from each
 	// alert that comes.
 	Wait time.Duration
+	// Grace is Wait's bound once the run was interrupted while it produced.
+	Grace time.Duration
 
 	// Progress gets lines about how it goes, nil for none. On a Terminal it
 	// is one line, written again and again.
@@ -67,6 +69,7 @@ func DefaultOptions() Options {
 		ValueBytes:           200,
 		Seed:                 1,
 		Wait:                 30 * time.Second,
+		Grace:                afterInterrupt,
 	}
 }
 
@@ -95,6 +98,7 @@ func (o Options) Validate() error {
 	fault(o.Count < 0, "--count: %d, use 0 (no limit) or more", o.Count)
 	fault(o.ValueBytes < 0 || o.ValueBytes > maxValueBytes, "--value-bytes: %d, use 0 to %d", o.ValueBytes, maxValueBytes)
 	fault(o.Wait < 0, "--wait: %s, use 0s or more", o.Wait)
+	fault(o.Grace < 0, "grace: %s, use 0s or more", o.Grace)
 	return errors.Join(errs...)
 }
 
@@ -139,8 +143,8 @@ latency        p50 %.1f ms, p95 %.1f ms, p99 %.1f ms, max %.1f ms
 	return err
 }
 
-// afterInterrupt is how long an interrupted run still waits for alerts that
-// are on their way: who interrupts wants the report, not an hour of patience.
+// afterInterrupt is how long an interrupted run still waits for what is on its
+// way: who interrupts wants the report, not an hour of patience.
 const afterInterrupt = 3 * time.Second
 
 // Run produces until the duration, the count or ctx ends, waits for the alerts
@@ -255,7 +259,7 @@ func (r *run) awaitAlerts(ctx context.Context) error {
 	patience := r.opts.Wait
 	interrupted := ctx.Done()
 	if ctx.Err() != nil { // while producing: that was the end, not an escape
-		patience, interrupted = min(patience, afterInterrupt), nil
+		patience, interrupted = min(patience, r.opts.Grace), nil
 	}
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
