@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
 
@@ -138,14 +139,19 @@ func mutants(t *testing.T, st *stage) {
 	for _, one := range trials() {
 		t.Run(one.mutant, func(t *testing.T) {
 			t.Parallel()
+			began := time.Now()
 			if a := one.play(t, st, one.way, binary); !a.clean() || a.Missed > 0 {
 				t.Fatalf("the joiner itself: %s: %v", a, a.Examples)
 			}
+			passed := time.Since(began)
 			mutated, err := buildMutant(t.TempDir(), one.mutant)
 			if err != nil {
 				t.Fatal(err)
 			}
+			built := time.Since(began) - passed
 			a := one.play(t, st, one.way, mutated)
+			t.Logf("the joiner took %v, building the mutant %v, the mutant %v", passed.Round(time.Second),
+				built.Round(time.Second), (time.Since(began) - passed - built).Round(time.Second))
 			if !one.caught(a) {
 				t.Errorf("the mutant is not caught: %s", a)
 			}

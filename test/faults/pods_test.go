@@ -75,6 +75,7 @@ const (
 	produceErrors  = "joiner_produce_errors_total"
 	fencedOthers   = "log{fenced a member that has left}"
 	fencedByOthers = "log{refused by the group}"
+	expelled       = "log{expelled by the group}"
 )
 
 // slot makes a place for pods of this binary on the nth way, with these settings
@@ -132,7 +133,14 @@ func (s *slot) scrape() error {
 			now[m.Name+"{"+m.Labels["error"]+"}"] += m.Value
 		}
 	}
+	member := ""
 	for _, l := range pod.Logs() {
+		if id := l.Text("member_id"); l.Msg() == "session begins" {
+			if member != "" && id != member {
+				now[expelled]++ // it did not leave, and is not known any more
+			}
+			member = id
+		}
 		switch text := l.Text("error"); {
 		case l.Msg() == "the transactional producer of a member that has left is fenced":
 			now[fencedOthers]++

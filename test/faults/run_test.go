@@ -161,8 +161,8 @@ func (r *run) count() counts {
 
 // figures of counts, for people.
 func (c counts) String() string {
-	text := fmt.Sprintf("%d rebalances, %d fences (%d of producers, %d of members that left, %d offsets refused), %d retries (%d failed commits, %d transactions aborted, %d unknown",
-		c.of(rebalances), c.fences(), c.of(txnFenced), c.of(fencedOthers), c.of(fencedByOthers),
+	text := fmt.Sprintf("%d rebalances, %d fences (%d of producers, %d of members that left, %d members expelled, %d offsets refused), %d retries (%d failed commits, %d transactions aborted, %d unknown",
+		c.of(rebalances), c.fences(), c.of(txnFenced), c.of(fencedOthers), c.of(expelled), c.of(fencedByOthers),
 		c.retries(), c.of(commitsFailed), c.of(txnAborted), c.of(txnUnknown))
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		if strings.HasPrefix(name, produceErrors) && c[name] > 0 {
@@ -172,7 +172,7 @@ func (c counts) String() string {
 	return text + ")"
 }
 
-func (c counts) fences() int { return c.of(txnFenced, fencedOthers, fencedByOthers) }
+func (c counts) fences() int { return c.of(txnFenced, fencedOthers, expelled, fencedByOthers) }
 func (c counts) retries() int {
 	return c.of(commitsFailed, txnAborted, txnUnknown, produceErrors)
 }
@@ -188,8 +188,12 @@ func (r *run) report(n int, from time.Time, before counts) {
 		written -= total(r.ends[len(r.ends)-1])
 	}
 	r.ends = append(r.ends, ends)
-	lag, err := r.w.lag()
-	r.logf("round %d took %.1fs: %d notifications, lag %d (%v); %s", n, time.Since(from).Seconds(), written, lag, err, r.count().minus(before))
+	lag := int64(0)
+	proc.Await(r.t, "the lag to be known", func() error {
+		lag, err = r.w.lag()
+		return err
+	})
+	r.logf("round %d took %.1fs: %d notifications, lag %d; %s", n, time.Since(from).Seconds(), written, lag, r.count().minus(before))
 }
 
 // finish ends the load, waits for what is left to be joined, and stops the pods.
