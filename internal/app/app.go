@@ -268,7 +268,14 @@ func (a *App) stop(s *stack) error {
 	limit := a.o.Config.Shutdown.Timeout
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		a.tellWaits(ctx)
+	}()
 	err := s.unwind(ctx, a.log)
+	cancel()
+	<-told
 	if err := errors.Join(a.left.err(), err); err != nil {
 		return fmt.Errorf("shutdown: %w", err)
 	}

@@ -122,7 +122,7 @@ func TestAStalledTaskIsNamed(t *testing.T) {
 // A topic that is missing, and outputs that wait for it, are no stall, for
 // however many times the timeout.
 func TestAMissingOutputTopicIsNoStall(t *testing.T) {
-	core, logs := observer.New(zapcore.ErrorLevel)
+	core, logs := observer.New(zapcore.WarnLevel)
 	s := newStage(t, topics("market-updates", "notifications", "enriched-alerts-dlq")...)
 	s.log = zap.New(core)
 	p := s.start(func(c *config.Config) { c.Group.StallTimeout, c.Shutdown.Timeout = 3*time.Second, 2*time.Second })
@@ -143,4 +143,14 @@ func TestAMissingOutputTopicIsNoStall(t *testing.T) {
 	if err := p.stop(); err == nil {
 		t.Error("the notification had somewhere to go")
 	}
+	// The stop waits for the topic, and says so before its time is up.
+	if all := logs.FilterMessageSnippet("still stopping").All(); len(all) == 0 || len(left(all[0])) != 1 {
+		t.Errorf("the stop did not say what it waited for: %v", all)
+	}
+}
+
+// left is what a line says is uncommitted.
+func left(l observer.LoggedEntry) []any {
+	all, _ := l.ContextMap()["uncommitted"].([]any)
+	return all
 }

@@ -113,6 +113,23 @@ func TestKafkaShutdownWithoutBrokers(t *testing.T) {
 			t.Errorf("it does not say what was left uncommitted: %q", said)
 		}
 		t.Log(said)
+		if !pod.LogContains("still stopping: waiting for brokers to take what was joined") {
+			t.Error("it waited without saying for what")
+		}
+
+		// What was not committed is joined again by whoever comes next.
+		c.StartBroker(t, 1)
+		w.admin = nil // it was on a connection that has gone
+		before := w.Count(w.Alerts)
+		next := w.Start(nil)
+		w.AwaitCount(w.Alerts, before+2, Pods{next})
+		w.AwaitNoLag()
+		if code := next.Stop(); code != 0 {
+			t.Errorf("with the broker back it ended with %d", code)
+		}
+		if proof := w.Prove(); proof.Hits != proof.Notes {
+			t.Errorf("of %d notifications %d are hits", proof.Notes, proof.Hits)
+		}
 	})
 }
 
