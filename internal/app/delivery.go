@@ -21,6 +21,8 @@ type delivery interface {
 	task.Sink
 	// Faults lists the output partitions that wait for a person.
 	Faults() []deliver.Fault
+	// Waits says what everything waits for; "" nothing.
+	Waits() string
 	// Pulses shows what is still to be written and committed.
 	Pulses() []deliver.Pulse
 
@@ -113,6 +115,9 @@ type atLeastOnce struct {
 	*deliver.Writer
 	committer *deliver.Committer
 }
+
+// Waits implements delivery: the writer's partitions wait each for itself.
+func (d atLeastOnce) Waits() string { return "" }
 
 // Pulses implements delivery.
 func (d atLeastOnce) Pulses() []deliver.Pulse {
@@ -220,7 +225,11 @@ func (r txnRequests) Init(ctx context.Context) (deliver.Producer, error) {
 
 // AddPartitions implements deliver.Coordinator.
 func (r txnRequests) AddPartitions(ctx context.Context, p deliver.Producer, partitions map[string][]int32) error {
-	err := r.requests.AddPartitions(ctx, kafka.Producer(p), partitions)
+	return partitionFaults(r.requests.AddPartitions(ctx, kafka.Producer(p), partitions))
+}
+
+// partitionFaults puts an error of partitions into deliver's words.
+func partitionFaults(err error) error {
 	var failed kafka.PartitionErrors
 	if !errors.As(err, &failed) {
 		return err
@@ -241,7 +250,7 @@ func (r txnRequests) AddOffsets(ctx context.Context, p deliver.Producer, group s
 
 // CommitOffsets implements deliver.Coordinator.
 func (r txnRequests) CommitOffsets(ctx context.Context, p deliver.Producer, g deliver.Generation, offsets map[string]map[int32]int64) error {
-	return r.requests.CommitOffsets(ctx, kafka.Producer(p), generation(g), offsets, r.resumer.labels(offsets))
+	return partitionFaults(r.requests.CommitOffsets(ctx, kafka.Producer(p), generation(g), offsets, r.resumer.labels(offsets)))
 }
 
 // End implements deliver.Coordinator.

@@ -35,6 +35,9 @@ func (a *App) Ready() server.Readiness {
 		r.Reasons = append(r.Reasons, "claims not started: partitions "+list(s.Starting))
 	}
 	r.Reasons = append(r.Reasons, a.outputs.reasons()...)
+	if waits := a.delivery.Waits(); waits != "" {
+		r.Reasons = append(r.Reasons, waits)
+	}
 	r.Notes = append(a.keys.Notes(), directoryNotes(s)...)
 	r.Reasons, r.Notes = oneLine(r.Reasons), oneLine(r.Notes)
 	r.Ready = r.Assigned && len(r.Reasons) == 0

@@ -31,7 +31,8 @@ type Coordinator interface {
 	// cannot be written to.
 	AddPartitions(ctx context.Context, p Producer, partitions map[string][]int32) error
 	AddOffsets(ctx context.Context, p Producer, group string) error
-	// CommitOffsets fails where g is not a member of the current generation.
+	// CommitOffsets fails where g is not a member of the current generation, and
+	// with *PartitionFaults where some input partitions are not there.
 	CommitOffsets(ctx context.Context, p Producer, g Generation, offsets map[string]map[int32]int64) error
 	// End commits or aborts; lost tells, with an error, that an attempt was
 	// not answered, so that the transaction may have ended either way.
@@ -132,6 +133,7 @@ type Transactor struct {
 
 	kick    chan struct{} // there is something to do before the interval ends
 	waiting atomic.Int64  // bytes handed over since outputs were last collected
+	crowd   atomic.Int64  // and outputs
 	turns   turns         // rounds so far
 
 	mu      sync.Mutex
@@ -142,6 +144,11 @@ type Transactor struct {
 
 	producer Producer
 	standing standing
+	// wait is why and since when the producer cannot be made anew; nil: it can.
+	wait atomic.Pointer[wait]
+	// doubtful: an attempt to make the producer came to no answer before one
+	// did. It may still be carried out, and then fences ourselves.
+	doubtful bool
 	// open is a transaction whose outcome nobody has told yet.
 	open *transaction
 	// refused is the generation that the group does not take any more, and since
@@ -195,6 +202,9 @@ const (
 	leastBytes = 64 << 10
 	// plentyBytes handed over make a transaction before its time.
 	plentyBytes = 4 << 20
+	// So many do, too: a task's ledger is full of small ones before they are
+	// plenty of bytes, and it would wait for the interval.
+	plentyOutputs = 1 << 14
 )
 
 const (
@@ -264,6 +274,7 @@ func (t *Transactor) Init(ctx context.Context) error {
 
 func (t *Transactor) use(p Producer) {
 	t.producer, t.standing = p, usable
+	t.wait.Store(nil)
 	t.o.Writer.enter(p)
 	t.log.Info("got a transactional producer", zap.Int64("producer_id", p.ID), zap.Int16("epoch", p.Epoch))
 }
@@ -292,7 +303,7 @@ func (t *Transactor) Send(outputs []*record.Output) {
 	for _, o := range outputs {
 		n += len(o.Key) + len(o.Value)
 	}
-	if t.waiting.Add(int64(n)) >= plentyBytes {
+	if t.waiting.Add(int64(n)) >= plentyBytes || t.crowd.Add(int64(len(outputs))) >= plentyOutputs {
 		signal(t.kick)
 	}
 }
@@ -317,6 +328,30 @@ func (t *Transactor) Faults() []Fault {
 		out = append(out, p.faults...)
 	}
 	return out
+}
+
+// wait is what all transactions wait for.
+type wait struct {
+	since time.Time
+	err   error // of the last try; nil: the first is under way
+}
+
+// patientFor is how long making the producer anew goes without saying.
+const patientFor = 2 * time.Second
+
+// Waits says what all transactions wait for, and since when; "" nothing. An abort
+// is over only when every partition of the transaction has its marker, so it may
+// be an output partition without a leader.
+func (t *Transactor) Waits() string {
+	w := t.wait.Load()
+	if w == nil || time.Since(w.since) < patientFor {
+		return ""
+	}
+	why := "its coordinator has not answered yet"
+	if w.err != nil {
+		why = w.err.Error()
+	}
+	return fmt.Sprintf("transactions wait for the producer to be made anew, since %s: %s", w.since.UTC().Format(time.RFC3339), why)
 }
 
 // CommitNow commits all that a registered task has ready, and its offsets, and

@@ -17,7 +17,7 @@ import (
 func (t *Transactor) failed(x *transaction, began, lost bool, err error) error {
 	err = fmt.Errorf("transaction of %d outputs: %w", len(x.outputs), err)
 	unwritten := t.o.Writer.forget()
-	what := verdictOf(err, lost, time.Since(x.began) >= t.o.Timeout)
+	what := t.milder(verdictOf(err, lost, time.Since(x.began) >= t.o.Timeout), x)
 	t.warn(x, what, err)
 	if began {
 		t.standing = fresh // made anew at once, which aborts what is open
@@ -54,6 +54,27 @@ func (t *Transactor) failed(x *transaction, began, lost bool, err error) error {
 		return fmt.Errorf("%w: %w", ErrDropped, err)
 	}
 	return err
+}
+
+// milder takes a verdict back that is not about those whom it would hit.
+func (t *Transactor) milder(what ending, x *transaction) ending {
+	switch what {
+	case expelled:
+		// It is the session before that the group does not know: the tasks of
+		// the one that has begun since are well.
+		if m, ok := t.o.Member(); ok && m.MemberID != x.member.MemberID {
+			return outdated
+		}
+	case usurped:
+		// Whoever has the id may be this producer, made twice. Once that is tried,
+		// it is somebody else.
+		if t.doubtful {
+			t.doubtful = false
+			return undone
+		}
+	case undone, outdated, poisoned, unwritable, expired, undecided:
+	}
+	return what
 }
 
 // pause keeps a transaction that fails from failing as often as it can.
@@ -155,7 +176,7 @@ func (t *Transactor) sitOut(x *transaction, unwritten []Fault, err error) {
 	defer t.mu.Unlock()
 	for i := range x.shares {
 		s := &x.shares[i]
-		faults := faultsOf(s.outputs, unwritten)
+		faults := append(faultsOf(s.outputs, unwritten), t.faultsOfOffsets(s, unwritten)...)
 		if len(faults) > 0 {
 			s.part.faults = faults
 			s.part.until = time.Now().Add(min(faultPause<<s.part.strikes, longestPause))
@@ -171,6 +192,19 @@ func faultsOf(outputs []*record.Output, all []Fault) (faults []Fault) {
 			if o.Topic == f.Topic && o.Partition == f.Partition {
 				faults = append(faults, f)
 				break
+			}
+		}
+	}
+	return faults
+}
+
+// faultsOfOffsets picks the faults that are about the share's input partitions:
+// offsets of one that is not there any more are refused.
+func (t *Transactor) faultsOfOffsets(s *share, all []Fault) (faults []Fault) {
+	for _, f := range all {
+		for side, topic := range t.o.Topics {
+			if s.changed[side] && f.Topic == topic && f.Partition == s.part.task.Index() {
+				faults = append(faults, f)
 			}
 		}
 	}

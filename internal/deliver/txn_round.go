@@ -174,8 +174,15 @@ func (t *Transactor) ready(ctx context.Context) bool {
 func (t *Transactor) remake(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, t.o.Timeout)
 	defer cancel()
+	w := wait{since: time.Now()}
+	if last := t.wait.Load(); last != nil {
+		w = *last
+	}
+	t.wait.Store(&w)
 	p, err := t.o.Coordinator.Init(ctx)
 	if err != nil {
+		t.doubtful = true
+		t.wait.Store(&wait{since: w.since, err: err})
 		if ctx.Err() == nil || !errors.Is(ctx.Err(), context.Canceled) {
 			t.faults.Warn("producer", "the transactional producer cannot be made anew, trying again", zap.Error(err))
 		}
@@ -189,6 +196,7 @@ func (t *Transactor) remake(ctx context.Context) bool {
 // write or to commit, and the callers that wait for it; others it answers.
 func (t *Transactor) collect(member Generation, callers []*caller) (*transaction, []*caller) {
 	t.waiting.Store(0)
+	t.crowd.Store(0)
 	x := &transaction{began: time.Now(), member: member, changed: make(chan struct{}, 1)}
 	parts, callers := t.parts(member, callers)
 	room := t.most
@@ -376,9 +384,16 @@ func (t *Transactor) commit(ctx context.Context, x *transaction) error {
 // answered.
 func (t *Transactor) attempt(ctx context.Context, x *transaction) (began, lost bool, err error) {
 	// The rest of the timeout is for the end, which must not come too late.
-	ctx, cancel := context.WithTimeout(ctx, t.o.Timeout*8/10)
+	whole, cancelWhole := context.WithTimeout(ctx, t.o.Timeout)
+	defer cancelWhole()
+	ctx, cancel := context.WithTimeout(whole, t.o.Timeout*8/10)
 	defer cancel()
 	c := t.o.Coordinator
+	if x.trial {
+		if err := t.o.Writer.leaderless(x.outputs); err != nil {
+			return false, false, err
+		}
+	}
 	if len(x.outputs) > 0 {
 		if err := c.AddPartitions(ctx, t.producer, partitionsOf(x.outputs)); err != nil {
 			var faults *PartitionFaults
@@ -399,7 +414,7 @@ func (t *Transactor) attempt(ctx context.Context, x *transaction) (began, lost b
 	if err := x.written(ctx); err != nil {
 		return true, false, err
 	}
-	lost, err = c.End(ctx, t.producer, true)
+	lost, err = c.End(whole, t.producer, true)
 	return true, lost, err
 }
 

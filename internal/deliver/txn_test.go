@@ -50,10 +50,18 @@ type coordinator struct {
 	mu      sync.Mutex
 	trouble map[string]trouble
 	calls   map[string]int
+	until   map[string]time.Time // the newest call's deadline
+}
+
+// timed notes until when a request may take.
+func (c *coordinator) timed(ctx context.Context, request string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until[request], _ = ctx.Deadline()
 }
 
 func newCoordinator(t testing.TB, client sarama.Client) *coordinator {
-	return &coordinator{t: t, client: client, id: "joiner-1", group: "joiner", trouble: map[string]trouble{}, calls: map[string]int{}}
+	return &coordinator{t: t, client: client, id: "joiner-1", group: "joiner", trouble: map[string]trouble{}, calls: map[string]int{}, until: map[string]time.Time{}}
 }
 
 func (c *coordinator) next(request string, what trouble) {
@@ -158,7 +166,8 @@ func (c *coordinator) AddOffsets(_ context.Context, p Producer, group string) er
 }
 
 // CommitOffsets commits in nobody's name, which a group without members takes.
-func (c *coordinator) CommitOffsets(_ context.Context, p Producer, g Generation, offsets map[string]map[int32]int64) error {
+func (c *coordinator) CommitOffsets(ctx context.Context, p Producer, g Generation, offsets map[string]map[int32]int64) error {
+	c.timed(ctx, onCommitOffsets)
 	_, err := c.do(onCommitOffsets, func(b *sarama.Broker) error {
 		request := &sarama.TxnOffsetCommitRequest{
 			Version: 3, TransactionalID: c.id, ProducerID: p.ID, ProducerEpoch: p.Epoch, GroupID: g.Group, GenerationID: -1,
@@ -185,7 +194,8 @@ func (c *coordinator) CommitOffsets(_ context.Context, p Producer, g Generation,
 	return err
 }
 
-func (c *coordinator) End(_ context.Context, p Producer, commit bool) (lost bool, err error) {
+func (c *coordinator) End(ctx context.Context, p Producer, commit bool) (lost bool, err error) {
+	c.timed(ctx, onEnd)
 	return c.do(onEnd, func(b *sarama.Broker) error {
 		r, err := b.EndTxn(&sarama.EndTxnRequest{
 			Version: 3, TransactionalID: c.id, ProducerID: p.ID, ProducerEpoch: p.Epoch, TransactionResult: commit,
@@ -349,6 +359,7 @@ type transacting struct {
 
 	mu         sync.Mutex
 	generation int32
+	member     string
 	out        bool // not in the group
 	fencedNow  bool
 	outcomes   map[Outcome]int
@@ -362,7 +373,7 @@ func newTransacting(t testing.TB) *transacting {
 	conf := producerConfig()
 	conf.Net.ReadTimeout = 3 * time.Second
 	w := runWriter(t, Options{Client: newClient(t, fake.ListenAddrs(), conf), TransactionalID: "joiner-1"})
-	x := &transacting{t: t, fake: fake, generation: 1, outcomes: map[Outcome]int{}}
+	x := &transacting{t: t, fake: fake, generation: 1, member: "me", outcomes: map[Outcome]int{}}
 	x.read = newClient(t, fake.ListenAddrs(), producerConfig())
 	x.coord = newCoordinator(t, newClient(t, fake.ListenAddrs(), producerConfig()))
 	var err error
@@ -372,7 +383,7 @@ func newTransacting(t testing.TB) *transacting {
 		Member: func() (Generation, bool) {
 			x.mu.Lock()
 			defer x.mu.Unlock()
-			return Generation{Group: "joiner", MemberID: "me", Generation: x.generation}, !x.out
+			return Generation{Group: "joiner", MemberID: x.member, Generation: x.generation}, !x.out
 		},
 		OnFenced: func() {
 			x.mu.Lock()

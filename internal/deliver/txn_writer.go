@@ -2,6 +2,8 @@ package deliver
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/IBM/sarama"
 
@@ -86,6 +88,36 @@ func (w *Writer) forget() (unwritten []Fault) {
 	}
 	w.settled(dropped)
 	return unwritten
+}
+
+// leaderless fails with *PartitionFaults where fresh metadata says that outputs
+// have nobody to go to. A transaction with such a partition could not even be
+// aborted before there is somebody, and everybody would wait for that. Where
+// nobody tells, nothing is said against the outputs.
+func (w *Writer) leaderless(outputs []*record.Output) error {
+	partitions := partitionsOf(outputs)
+	if len(partitions) == 0 {
+		return nil
+	}
+	fresh, err := w.leaders(slices.Sorted(maps.Keys(partitions)))
+	if err != nil {
+		return nil //nolint:nilerr // the transaction itself will tell
+	}
+	var faults []Fault
+	for topic, ids := range partitions {
+		for _, id := range ids {
+			if _, fault, ok := fresh.of(topic, id); !ok {
+				if fault == "" {
+					fault = errorName(sarama.ErrLeaderNotAvailable)
+				}
+				faults = append(faults, Fault{Topic: topic, Partition: id, Reason: fault})
+			}
+		}
+	}
+	if faults == nil {
+		return nil
+	}
+	return &PartitionFaults{Faults: faults, Err: fmt.Errorf("outputs to %s/%d: %s", faults[0].Topic, faults[0].Partition, faults[0].Reason)}
 }
 
 // owners lists whose outputs wait for the partition.

@@ -14,17 +14,17 @@ import (
 
 // awayFor is how long brokers stay away: short in CI, and as long as
 // JOINER_TEST_AWAY says elsewhere (60s in make test-faults).
-func awayFor(t *testing.T) time.Duration {
+func awayFor(t *testing.T) (away time.Duration, long bool) {
 	t.Helper()
 	text := os.Getenv("JOINER_TEST_AWAY")
 	if text == "" {
-		return 10 * time.Second
+		return 10 * time.Second, false
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		t.Fatalf("JOINER_TEST_AWAY: %v", err)
 	}
-	return d
+	return d, true
 }
 
 // Under load one broker is killed, then all of them stand still, each for
@@ -33,7 +33,7 @@ func awayFor(t *testing.T) time.Duration {
 // are back everything is joined, in order.
 func TestKafkaBrokersAway(t *testing.T) {
 	const partitions = 3
-	away := awayFor(t)
+	away, long := awayFor(t)
 	c := cluster.Start(t, cluster.Options{Private: true, Settings: []string{
 		"broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500",
 	}})
@@ -46,7 +46,7 @@ func TestKafkaBrokersAway(t *testing.T) {
 	watch := w.watcher()
 	watch.awaitMore(60)
 
-	for _, what := range []struct {
+	cases := []struct {
 		name      string
 		gone      []int
 		goes      func(testing.TB, int)
@@ -54,7 +54,11 @@ func TestKafkaBrokersAway(t *testing.T) {
 	}{
 		{"the coordinator's broker is killed", []int{watch.coordinator()}, c.KillBroker, c.StartBroker},
 		{"all brokers stand still", []int{1, 2, 3}, c.PauseBroker, c.ResumeBroker},
-	} {
+	}
+	if !long {
+		cases = cases[1:] // TestKafkaBrokerRestart has the other, for as long as it takes
+	}
+	for _, what := range cases {
 		for _, n := range what.gone {
 			what.goes(t, n)
 		}
@@ -137,7 +141,11 @@ func (w *watcher) neverPassed() (looks int) {
 	if err != nil {
 		return 0
 	}
-	request := sarama.NewOffsetFetchRequest(sarama.V2_8_0_0, w.Group, map[string][]int32{w.Notes: {0, 1, 2}})
+	indices := make([]int32, 0, w.Partitions)
+	for partition := range w.Partitions {
+		indices = append(indices, partition)
+	}
+	request := sarama.NewOffsetFetchRequest(sarama.V2_8_0_0, w.Group, map[string][]int32{w.Notes: indices})
 	answer, err := coordinator.FetchOffset(request)
 	if err != nil {
 		_ = w.client.RefreshCoordinator(w.Group) // the next look tells

@@ -25,7 +25,7 @@ func TestKafkaBrokerRestart(t *testing.T) {
 	w := NewWorldOn(t, c, partitions, nil)
 	symbols := SymbolsOf(w, "S", partitions, 10)
 	w.Seed(symbols)
-	pods := w.Pods(2, Settings{"group.session_timeout": "30s"})
+	pods := w.Pods(2, Settings{"group.session_timeout": "30s", "group.stall_timeout": "3s"})
 	owners := pods.AwaitBalanced(partitions)
 	tail := w.Tail()
 	load := w.Steady(500, 100, symbols)
@@ -43,9 +43,15 @@ func TestKafkaBrokerRestart(t *testing.T) {
 		}
 		gone := time.Now()
 		watch.awaitMore(200)
+		passes := watch.neverPassed()
+		alive(t, pods)
 		c.StartBroker(t, victim)
 		watch.awaitInSync(w.Market, w.Notes, w.Alerts, "__consumer_offsets")
 		watch.awaitMore(200)
+		if passes += watch.neverPassed(); passes == 0 {
+			t.Error("nobody told which offsets were committed")
+		}
+		alive(t, pods)
 		t.Logf("broker %d, the coordinator's, %s: longest gap between alerts %s; %v from the stop to all in sync again", victim, how,
 			spread(only(tail.Gaps(from, time.Now()), func(int32) bool { return true })), time.Since(gone).Round(time.Millisecond))
 		if n := pods.ClaimsEnded() - ended; n > 0 {

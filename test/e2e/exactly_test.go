@@ -57,6 +57,10 @@ func TestKafkaExactlyOnce(t *testing.T) {
 	s.pods.Stop()
 	proof := s.ProveCommitted()
 	t.Logf("%d notifications, %d alerts, %d doubled; transactions of the pods that are left: %v", proof.Notes, proof.Alerts, proof.Doubled(), outcomes)
+	cut := outcomes["aborted"] + outcomes["fenced"] + s.movedOn()
+	if outcomes["committed"] == 0 || cut == 0 {
+		t.Errorf("%d transactions were committed, %d aborted or fenced: this run shows little", outcomes["committed"], cut)
+	}
 	if proof.Doubled() > 0 {
 		t.Errorf("doubled: %v", proof.Copies)
 	}
@@ -178,6 +182,15 @@ func (s *scaled) transactions() map[string]int {
 		counts[m.Labels["outcome"]] += int(m.Value)
 	}
 	return counts
+}
+
+// movedOn counts the transactions that the end of a generation has aborted, in
+// all pods that there ever were.
+func (s *scaled) movedOn() (n int) {
+	for _, p := range s.all {
+		n += len(p.Logged("the group has moved on, a transaction goes out again in its next generation"))
+	}
+	return n
 }
 
 // sameForAll joins the inputs, which nobody writes to any more, twice more: in
