@@ -211,19 +211,21 @@ func (g *gone) price(symbol, want string) {
 }
 
 // remake deletes a topic and makes it anew.
-func (g *gone) remake(topic string) {
+func (g *gone) remake(topic string) { g.t.Helper(); g.remakeWith(topic, gonePartitions) }
+
+func (g *gone) remakeWith(topic string, partitions int32) {
 	g.t.Helper()
 	if err := g.Admin().DeleteTopic(topic); err != nil {
 		g.t.Fatal(err)
 	}
 	await(g.t, topic+" to be made anew", func() error {
-		err := g.Admin().CreateTopic(topic, &sarama.TopicDetail{NumPartitions: gonePartitions, ReplicationFactor: -1}, false)
+		err := g.Admin().CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: -1}, false)
 		if errors.Is(err, sarama.ErrTopicAlreadyExists) {
 			return errors.New("the old one is still there")
 		}
 		return err
 	})
-	if err := g.AwaitTopic(topic, gonePartitions); err != nil {
+	if err := g.AwaitTopic(topic, partitions); err != nil {
 		g.t.Fatal(err)
 	}
 }
