@@ -102,6 +102,9 @@ test-faults: ## Pods, brokers and connections broken under load; ROUNDS=20 GUARA
 	@test/install java maven
 	$(TIMED) go test -count=1 -v -timeout $$((20 + 5 * $(ROUNDS)))m -run '^TestFaults$$' ./test/faults \
 		-rounds $(ROUNDS) $(if $(GUARANTEE),-guarantee $(GUARANTEE)) $(FAULT_FLAGS)
+ifneq ($(ROUNDS),1) # one broker, then all, away for a minute; test-kafka has it shorter
+	$(TIMED) env JOINER_TEST_AWAY=60s go test -count=1 -v -timeout 20m -run '^TestKafkaBrokersAway$$' ./test/e2e
+endif
 
 .PHONY: bench
 bench: build ## Go benchmarks, then the joiner beside a bare consumer loop on a real broker
