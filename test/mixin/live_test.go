@@ -12,7 +12,6 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"joiner/internal/config"
 	"joiner/test/proc"
 )
 
@@ -55,27 +54,6 @@ func seriesOf(t *testing.T, p *server, expr string, atLeast int) error {
 		err = fmt.Errorf("%s has %d series, want %d", expr, n, atLeast)
 	}
 	return err
-}
-
-// expected are metrics of a feature that this version refuses to turn on: they
-// come with it, and from then on must be there.
-func expected(t *testing.T) []string {
-	t.Helper()
-	if checkpoints(t) {
-		return nil
-	}
-	return []string{
-		"joiner_checkpoint_failures_total", "joiner_checkpoint_last_success_timestamp_seconds",
-		"joiner_checkpoint_restores_total",
-	}
-}
-
-// checkpoints tells whether this version has them.
-func checkpoints(t *testing.T) bool {
-	t.Helper()
-	c := config.Default()
-	c.State.Dir = t.TempDir()
-	return c.Validate() == nil
 }
 
 // ofPrometheus are the metrics that Prometheus itself makes.
