@@ -103,7 +103,7 @@ func labelsOf(f *dto.MetricFamily) (names []string) {
 // namesExist looks that what is named is what the pods export: each metric, and
 // each label by which is grouped.
 func namesExist(t *testing.T, families map[string]*dto.MetricFamily) {
-	later := expected(t)
+	later, documented := expected(t), documentedMetrics(t)
 	for _, e := range expressions(t) {
 		labels := []string{"namespace", "job", "pod", "instance", "member"} // of the target, or made by the query
 		found := selectors(e.expr)
@@ -117,6 +117,9 @@ func namesExist(t *testing.T, families map[string]*dto.MetricFamily) {
 				t.Errorf("%s: no joiner exports %s", e.where, metric)
 			}
 			labels = append(labels, labelsOf(f)...)
+			if slices.Contains(later, metric) {
+				labels = append(labels, documented[metric].labels...)
+			}
 		}
 		for _, label := range groupings(e.expr) {
 			if !slices.Contains(labels, label) {
