@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"joiner/internal/config"
 	"joiner/internal/enrich"
 	"joiner/internal/kafka"
+	"joiner/internal/kube"
 	"joiner/internal/record"
 	"joiner/internal/remote"
 
@@ -95,7 +97,10 @@ func checkOptions(loaded *config.Loaded) (check.Options, error) {
 		ExactlyOnce: c.Delivery.Guarantee == config.ExactlyOnce, TransactionalID: c.TransactionalIDPrefix(),
 		Compression: c.Delivery.Compression, CommitInterval: c.Delivery.CommitInterval,
 		MaxMessageBytes: c.Delivery.MaxMessageBytes,
+		Leave:           c.Group.Leave,
+		ComesBack:       comesBack(c),
 		Advertised:      app.Advertised(c.Peer),
+		AddressSet:      c.Peer.Advertise != "",
 		Warnings:        slices.Clone(loaded.Warnings),
 	}
 	if err := checkSecurity(&o, c); err != nil {
@@ -108,6 +113,19 @@ func checkOptions(loaded *config.Loaded) (check.Options, error) {
 		o.Reserved = append(o.Reserved, r.Partition)
 	}
 	return o, nil
+}
+
+// comesBack asks Kubernetes what the service will ask at its stop; nil where it
+// will not.
+func comesBack(c config.Config) func(context.Context) (string, error) {
+	k := kube.FromEnvironment(os.Getenv)
+	if !k.Inside() || !app.AsksKubernetes(c) {
+		return nil
+	}
+	return func(ctx context.Context) (string, error) {
+		fate, err := k.Fate(ctx, app.PodName(c.Group.InstanceID))
+		return fate.Why, err
+	}
 }
 
 // checkSecurity makes what connections are secured with, and notes until when

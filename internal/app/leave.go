@@ -26,15 +26,16 @@ const (
 // unless something says that it will not.
 func (a *App) leaves(ctx context.Context) bool {
 	g := a.o.Config.Group
-	switch {
-	case g.Leave == config.LeaveAlways:
-		return true
-	case g.Leave == config.LeaveNever:
-		return false
-	case g.InstanceID == "":
-		return true
+	if AsksKubernetes(a.o.Config) {
+		return a.goneForGood(ctx)
 	}
-	return a.goneForGood(ctx)
+	return g.Leave != config.LeaveNever
+}
+
+// AsksKubernetes reports whether a pod of this configuration asks, at its stop,
+// whether it is started again, where it runs in Kubernetes.
+func AsksKubernetes(c config.Config) bool {
+	return c.Group.InstanceID != "" && c.Group.Leave == config.LeaveAuto
 }
 
 // goneForGood asks Kubernetes whether this pod is started again. Whatever goes
@@ -48,7 +49,7 @@ func (a *App) goneForGood(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.fateLimit)
 	defer cancel()
-	pod := podName(a.o.Config.Group.InstanceID)
+	pod := PodName(a.o.Config.Group.InstanceID)
 	fate, err := k.Fate(ctx, pod)
 	fields := []zap.Field{zap.String("kubernetes_pod", pod), zap.Duration("took", time.Since(began))}
 	if err != nil {
@@ -60,9 +61,9 @@ func (a *App) goneForGood(ctx context.Context) bool {
 	return fate.Gone
 }
 
-// podName is the pod's name in Kubernetes: the instance id, which is to be that
+// PodName is the pod's name in Kubernetes: the instance id, which is to be that
 // name, where a StatefulSet may have given it; else the host's.
-func podName(instance string) string {
+func PodName(instance string) string {
 	if _, _, err := kube.Ordinal(instance); err == nil {
 		return instance
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/IBM/sarama"
 	"go.uber.org/zap"
@@ -122,7 +123,10 @@ func TestLeavingTheGroup(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	s.log = zap.New(core)
 	in := func(instance, leave string) func(*config.Config) {
-		return func(c *config.Config) { c.Group.InstanceID, c.Group.Leave = instance, leave }
+		return func(c *config.Config) {
+			c.Group.InstanceID, c.Group.Leave = instance, leave
+			c.Group.SessionTimeout = 20 * time.Minute // nobody goes by himself
+		}
 	}
 	s.kubernetes = scaledDown
 	pods := []*pod{

@@ -29,6 +29,8 @@ type Facts struct {
 
 	Group         kafka.Group
 	GroupErr      error
+	ComesBack     string // whether a pod that stops does, in words; only where Options.ComesBack is set
+	ComesBackErr  error
 	Transaction   error // what trying a transactional id came to; under exactly_once only
 	Inputs        [record.Sides]InputFacts
 	CommittedErr  error

@@ -64,6 +64,7 @@ func (g *gatherer) step(ctx context.Context) (context.Context, context.CancelFun
 }
 
 func (g *gatherer) run(ctx context.Context) {
+	g.fate(ctx)
 	g.o.Progress("visiting the brokers")
 	g.visit(ctx)
 	g.o.Progress("connecting as the service does")
@@ -76,6 +77,17 @@ func (g *gatherer) run(ctx context.Context) {
 	g.look(ctx)
 	g.o.Progress("reading the tails of the inputs")
 	g.read(ctx)
+}
+
+// fate asks what the service will ask at its stop.
+func (g *gatherer) fate(ctx context.Context) {
+	if g.o.ComesBack == nil {
+		return
+	}
+	ctx, cancel := g.step(ctx)
+	defer cancel()
+	g.o.Progress("asking whether the pod comes back when it stops")
+	g.facts.ComesBack, g.facts.ComesBackErr = g.o.ComesBack(ctx)
 }
 
 // visit visits the configured servers, and then every broker that they name.

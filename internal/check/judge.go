@@ -57,6 +57,7 @@ func checks() []check {
 		{"group_protocol", judgeGroupProtocol},
 		{"group_members", judgeGroupMembers},
 		{"group_release", judgeGroupRelease},
+		{"static_membership", judgeStatic},
 		{"replicas", judgeReplicas},
 		{"peer_advertise", judgeAdvertise},
 	}

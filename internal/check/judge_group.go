@@ -150,6 +150,51 @@ func judgeGroupRelease(j *judgement) []Finding {
 	return findings
 }
 
+// judgeStatic looks at what a member does when it stops and is started again.
+func judgeStatic(j *judgement) []Finding {
+	const key = "group.instance_id"
+	id, session := j.Kafka.InstanceID, span(j.Kafka.SessionTimeout)
+	if id == "" {
+		if j.Leave == leaveNever {
+			return []Finding{warn("group.leave", "set group.leave: auto, or a group.instance_id",
+				"never, and the member is a dynamic one, which never comes back as itself: at each stop its tasks lie idle for %s", session)}
+		}
+		return []Finding{ok(key, "not set: the member is a dynamic one, which leaves the group when it stops")}
+	}
+	findings := j.fixedAddress()
+	if err := j.facts.ComesBackErr; err != nil {
+		findings = append(findings, warn("group.leave", "let the pod's service account get its StatefulSet (docs/operations.md), or set group.leave to always or never",
+			"auto cannot tell whether the pod comes back: when it goes for good, its tasks lie idle for %s: %v", session, err))
+	}
+	if len(findings) > 0 {
+		return findings
+	}
+	said := fmt.Sprintf("%s: the tasks are its own for %s after a stop", id, session)
+	if j.facts.ComesBack != "" {
+		said = fmt.Sprintf("%s: %s", id, j.facts.ComesBack)
+	}
+	return []Finding{ok(key, "%s", said)}
+}
+
+// leaveNever is that of group.leave.
+const leaveNever = "never"
+
+// fixedAddress finds an address that may be another one after a restart, of
+// which the others then hear by a rebalance.
+func (j *judgement) fixedAddress() []Finding {
+	const key, remedy = "peer.advertise", "set peer.advertise to a name that the pod keeps, such as its own under a headless service, and peer.listen to a fixed port"
+	host, port, err := net.SplitHostPort(j.Advertised)
+	switch {
+	case err != nil: // peer_advertise says so
+		return nil
+	case port == "0":
+		return []Finding{warn(key, remedy, "the port is another one after each restart, which then costs a rebalance")}
+	case !j.AddressSet && net.ParseIP(host) != nil:
+		return []Finding{warn(key, remedy, "not set, and %s may be another pod's after a restart, which then costs a rebalance", j.Advertised)}
+	}
+	return nil
+}
+
 func judgeReplicas(j *judgement) []Finding {
 	m, hidden := j.layout(j.market())
 	if hidden != nil {

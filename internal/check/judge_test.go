@@ -708,6 +708,23 @@ func TestJudge(t *testing.T) {
 			group(t, "copartition", 2, func(g *kafka.Group) { g.Members[1].Topics, g.Members[1].Err = nil, errors.New("short") }),
 			[]wantFinding{{"group_members", Warning, "member m2 at 10.0.0.9", "could not be looked at: short", "see what it is"}},
 		},
+		"a dynamic member that does not leave": {
+			func(o *Options, _ *Facts) { o.Leave = "never" },
+			[]wantFinding{{"static_membership", Warning, "group.leave", "lie idle for 10s", "group.leave: auto"}},
+		},
+		"a static member at an address of the moment": {
+			static(func(o *Options, _ *Facts) { o.AddressSet = false }),
+			[]wantFinding{{"static_membership", Warning, "peer.advertise", "10.0.0.1:8081 may be another pod's", "a name that the pod keeps"}},
+		},
+		"a static member at a port of the moment": {
+			static(func(o *Options, _ *Facts) { o.Advertised = "joiner-0.joiner:0" }),
+			[]wantFinding{{"static_membership", Warning, "peer.advertise", "the port is another one after each restart", "a fixed port"}},
+		},
+		"a static member that may not ask": {
+			static(func(_ *Options, f *Facts) { f.ComesBackErr = errors.New("403 Forbidden") }),
+			[]wantFinding{{"static_membership", Warning, "group.leave", "lie idle for 10s: 403 Forbidden", "service account"}},
+		},
+		"a static member": {static(func(_ *Options, f *Facts) { f.ComesBack = "3 replicas" }), nil},
 		"more members than partitions": {
 			group(t, "copartition", 8, nil),
 			[]wantFinding{{"replicas", Warning, "group joiner", "8 members for 6 partitions: 2 idle", "grow both inputs"}},
@@ -841,7 +858,7 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 	findings := judge(o, f)
 	assertShape(t, findings)
-	alone := []string{"config", "certificates", "reserved", "peer_advertise"}
+	alone := []string{"config", "certificates", "reserved", "static_membership", "peer_advertise"}
 	for _, found := range findings {
 		switch {
 		case found.ID == "bootstrap":
@@ -860,5 +877,14 @@ func TestBrokenCheckHidesNothing(t *testing.T) {
 	got := broken.answer(&judgement{})
 	if len(got) != 1 || got[0].Status != Warning || !strings.Contains(got[0].Message, "of a mistake") {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// static makes the member a static one at an address that it keeps, and then
+// does what it is given.
+func static(then func(*Options, *Facts)) func(*Options, *Facts) {
+	return func(o *Options, f *Facts) {
+		o.Kafka.InstanceID, o.Leave, o.AddressSet = "joiner-0", "auto", true
+		then(o, f)
 	}
 }

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -37,7 +38,14 @@ type Options struct {
 	CommitInterval  time.Duration
 	MaxMessageBytes int // of outputs; 0: the topic's
 
+	// Leave is group.leave; Kafka has the instance id.
+	Leave string
+	// ComesBack asks whether a pod that stops is started again, as the service
+	// will at its stop, and says why; nil where it will not ask.
+	ComesBack func(context.Context) (why string, err error)
+
 	Advertised string                 // peer address, host:port
+	AddressSet bool                   // it is configured, and not what this machine happens to have
 	Dialled    func(host string) bool // peer.allowed_names; nil: every host
 	Warnings   []string               // of the configuration
 	// Certificates are this side's own, by what they are for, with when they

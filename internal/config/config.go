@@ -249,7 +249,7 @@ const (
 	FromRecord  = "record"        // market.event_time and the like: the record's own timestamp
 	AtLeastOnce = "at_least_once" // delivery.guarantee
 	ExactlyOnce = "exactly_once"  // delivery.guarantee
-	LeaveAlways = "always"        // group.leave
+	LeaveAuto   = "auto"          // group.leave
 	LeaveNever  = "never"         // group.leave
 
 	partitionerCustom  = "custom"
