@@ -125,7 +125,7 @@ func TestLeavingTheGroup(t *testing.T) {
 	in := func(instance, leave string) func(*config.Config) {
 		return func(c *config.Config) {
 			c.Group.InstanceID, c.Group.Leave = instance, leave
-			c.Group.SessionTimeout = 20 * time.Minute // nobody goes by himself
+			c.Group.SessionTimeout = 5 * time.Minute // the longest that the embedded broker takes: nobody goes by himself
 		}
 	}
 	s.kubernetes = scaledDown
