@@ -172,7 +172,7 @@ func (w *world) effective(t *testing.T, p pod) map[string]any {
 			cmd.Args = append(cmd.Args, move.Replace(arg))
 		}
 	}
-	cmd.Env = w.environment(t, container, move)
+	cmd.Env = w.environment(t, p.owner.GetName()+"-0", container, move)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
@@ -264,7 +264,7 @@ func (w *world) write(t *testing.T, dir string, data map[string]string, items []
 }
 
 // environment is what Kubernetes would make of a container's env and envFrom.
-func (w *world) environment(t *testing.T, c core.Container, move *strings.Replacer) []string {
+func (w *world) environment(t *testing.T, pod string, c core.Container, move *strings.Replacer) []string {
 	t.Helper()
 	known := map[string]string{}
 	environ := []string{}
@@ -279,7 +279,7 @@ func (w *world) environment(t *testing.T, c core.Container, move *strings.Replac
 			value = strings.ReplaceAll(value, "$("+name+")", text)
 		}
 		if ref := v.ValueFrom; ref != nil && ref.FieldRef != nil {
-			value = map[string]string{"metadata.name": "prices-joiner-0"}[ref.FieldRef.FieldPath]
+			value = map[string]string{"metadata.name": pod}[ref.FieldRef.FieldPath]
 		} else if ref != nil && ref.SecretKeyRef != nil {
 			value = w.secret(t, ref.SecretKeyRef.Name)[ref.SecretKeyRef.Key]
 		}
