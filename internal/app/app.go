@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"joiner/internal/assign"
+	"joiner/internal/checkpoint"
 	"joiner/internal/config"
 	"joiner/internal/deliver"
 	"joiner/internal/enrich"
@@ -85,6 +86,8 @@ type App struct {
 	writer   *deliver.Writer
 	delivery delivery
 	fencer   *fencer
+	// checkpoints is nil without state.dir.
+	checkpoints *checkpoint.Dir
 }
 
 // New makes a joiner; it opens nothing and talks to nobody yet.
@@ -295,6 +298,9 @@ func (a *App) connect(ctx context.Context, s *stack) error {
 	s.push("fetcher", func(ctx context.Context) error {
 		return within(ctx, func() error { a.fetcher.Close(); return nil })
 	})
+	if err := a.openCheckpoints(ctx, s); err != nil {
+		return err
+	}
 	if err := a.startDelivery(ctx, s); err != nil {
 		return err
 	}
@@ -431,8 +437,9 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 		History: c.Join.History, MaxIdle: c.Join.MaxIdle, Wait: c.Join.Wait, Waiting: a.waiting,
 		OnMiss: task.Policy(c.Join.OnMiss), OnUnavailable: task.Policy(c.Join.OnUnavailable),
 		Ends: a.clients.Ends, Log: source{a.clients.Reader, a.resumer}, Sink: a.delivery, Flow: flow,
-		Gone:   func(t *task.Task, side record.Side, at int64) { a.resumer.lose(side, t.Index(), at, resume.Truncated) },
-		Prices: prices{owner: a.member, remote: a.remote.Load(), scope: remote.Scope(c.Join.RemoteLookup)},
+		Gone:       func(t *task.Task, side record.Side, at int64) { a.resumer.lose(side, t.Index(), at, resume.Truncated) },
+		Prices:     prices{owner: a.member, remote: a.remote.Load(), scope: remote.Scope(c.Join.RemoteLookup)},
+		Checkpoint: a.checkpointOf(index),
 		Commit: func(ctx context.Context, t *task.Task) error {
 			defer a.delivery.unregister(t)
 			err := a.delivery.commit(ctx, t)

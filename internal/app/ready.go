@@ -39,6 +39,9 @@ func (a *App) Ready() server.Readiness {
 		r.Reasons = append(r.Reasons, waits)
 	}
 	r.Notes = append(a.keys.Notes(), directoryNotes(s)...)
+	if a.checkpoints != nil {
+		r.Notes = append(r.Notes, a.checkpoints.Notes()...)
+	}
 	r.Reasons, r.Notes = oneLine(r.Reasons), oneLine(r.Notes)
 	r.Ready = r.Assigned && len(r.Reasons) == 0
 	return r

@@ -69,17 +69,13 @@ func jsonValue(f field) any {
 }
 
 func writeYAML(b *strings.Builder, c *Config, documented bool) {
-	notYet := map[string]string{}
-	for _, g := range later() {
-		notYet[g.key] = " Not in this version yet."
-	}
 	for _, f := range fields(c) {
 		indent := strings.Repeat("  ", f.depth)
 		if documented && f.depth == 0 {
 			b.WriteString("\n")
 		}
 		if documented {
-			fmt.Fprintf(b, "%s# %s%s\n", indent, f.doc, notYet[f.key])
+			fmt.Fprintf(b, "%s# %s\n", indent, f.doc)
 		}
 		if f.group {
 			fmt.Fprintf(b, "%s%s:\n", indent, f.name())

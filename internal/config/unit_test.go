@@ -47,16 +47,6 @@ func TestEveryNumberHasABound(t *testing.T) {
 	}
 }
 
-func TestLaterKeysExist(t *testing.T) {
-	c := Default()
-	s := newSchema(&c)
-	for _, g := range later() {
-		if f, ok := s.byKey[g.key]; !ok || f.group || g.feature == "" {
-			t.Errorf("%q is no key, or needs nothing", g.key)
-		}
-	}
-}
-
 func TestNilListsAreEmptyLists(t *testing.T) {
 	c := Default()
 	c.Peer.AllowedNames = nil

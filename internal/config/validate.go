@@ -26,7 +26,6 @@ func (c *Config) faults() Faults {
 	f.names()
 	f.paths()
 	f.files()
-	f.faults = append(f.faults, gated(c, f.faults)...)
 	f.relations()
 	return f.faults
 }
@@ -109,7 +108,7 @@ func numberBounds() []bound {
 		{"delivery.commit_interval", 10 * ms, unlimited, "each commit is a request to the coordinator"},
 		{"delivery.linger", 0, unlimited, "0s sends at once"},
 		{"delivery.max_message_bytes", 0, maxRequestBytes, "0 is what the topic takes, and brokers take no larger request"},
-		{"state.checkpoint_interval", 100 * ms, unlimited, "each checkpoint writes the whole table"},
+		{"state.checkpoint_interval", 100 * ms, unlimited, "each checkpoint is a write to the disk for every partition"},
 		{"shutdown.timeout", ms, unlimited, "draining and committing take some time"},
 	}
 }

@@ -115,6 +115,7 @@ type TopicConfig struct {
 	LogAppendTime   bool   // the broker replaces timestamps
 	RetentionMillis int64  // -1: unlimited
 	CleanupPolicy   string // "delete", "compact" or both with a comma
+	DeleteRetention int64  // ms that a tombstone outlives its compaction for; -1 unknown
 }
 
 // The settings that TopicConfig is made of.
@@ -126,6 +127,7 @@ const (
 	configStamp     = "message.timestamp.type"
 	configRetention = "retention.ms"
 	configCleanup   = "cleanup.policy"
+	configDelete    = "delete.retention.ms"
 )
 
 // Configs returns the configurations of these topics, all of them. Neither a
@@ -159,7 +161,7 @@ func configsRequest(names []string) *sarama.DescribeConfigsRequest {
 			Type: sarama.TopicResource, Name: name,
 			ConfigNames: []string{
 				configMaxBytes, configBefore, configAfter, configEither,
-				configStamp, configRetention, configCleanup,
+				configStamp, configRetention, configCleanup, configDelete,
 			},
 		})
 	}
@@ -170,7 +172,7 @@ func configOf(r *sarama.ResourceResponse) TopicConfig {
 	if err := sarama.KError(r.ErrorCode); err != sarama.ErrNoError {
 		return TopicConfig{Err: err}
 	}
-	c := TopicConfig{Known: true, TimestampBefore: math.MaxInt64, TimestampAfter: math.MaxInt64, RetentionMillis: -1}
+	c := TopicConfig{Known: true, TimestampBefore: math.MaxInt64, TimestampAfter: math.MaxInt64, RetentionMillis: -1, DeleteRetention: -1}
 	values := make(map[string]string, len(r.Configs))
 	for _, e := range r.Configs {
 		values[e.Name] = e.Value
@@ -182,6 +184,7 @@ func configOf(r *sarama.ResourceResponse) TopicConfig {
 	number(values, configAfter, &c.TimestampAfter)
 	number(values, configMaxBytes, &c.MaxMessageBytes)
 	number(values, configRetention, &c.RetentionMillis)
+	number(values, configDelete, &c.DeleteRetention)
 	c.LogAppendTime = values[configStamp] == "LogAppendTime"
 	c.CleanupPolicy = values[configCleanup]
 	return c

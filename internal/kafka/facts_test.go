@@ -96,18 +96,18 @@ func TestConfigOf(t *testing.T) {
 		want TopicConfig
 	}{
 		"nothing told": {entries(), TopicConfig{
-			Known: true, TimestampBefore: math.MaxInt64, TimestampAfter: math.MaxInt64, RetentionMillis: -1,
+			Known: true, TimestampBefore: math.MaxInt64, TimestampAfter: math.MaxInt64, RetentionMillis: -1, DeleteRetention: -1,
 		}},
 		"before 3.6": {entries(configEither, "5"), TopicConfig{
-			Known: true, TimestampBefore: 5, TimestampAfter: 5, RetentionMillis: -1,
+			Known: true, TimestampBefore: 5, TimestampAfter: 5, RetentionMillis: -1, DeleteRetention: -1,
 		}},
 		"both settings": {entries(configBefore, "7", configAfter, "8", configEither, "5"), TopicConfig{
-			Known: true, TimestampBefore: 7, TimestampAfter: 8, RetentionMillis: -1,
+			Known: true, TimestampBefore: 7, TimestampAfter: 8, RetentionMillis: -1, DeleteRetention: -1,
 		}},
 		"Kafka 4": {entries(configBefore, "9223372036854775807", configAfter, "3600000", configMaxBytes, "1048588",
-			configRetention, "604800000", configCleanup, "delete", configStamp, "CreateTime"), TopicConfig{
+			configRetention, "604800000", configCleanup, "delete", configDelete, "7000", configStamp, "CreateTime"), TopicConfig{
 			Known: true, TimestampBefore: math.MaxInt64, TimestampAfter: 3600000, MaxMessageBytes: 1048588,
-			RetentionMillis: 604800000, CleanupPolicy: "delete",
+			RetentionMillis: 604800000, CleanupPolicy: "delete", DeleteRetention: 7000,
 		}},
 		"refused": {&sarama.ResourceResponse{ErrorCode: 29}, TopicConfig{Err: sarama.ErrTopicAuthorizationFailed}},
 	} {

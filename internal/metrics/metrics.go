@@ -32,14 +32,16 @@ type Options struct {
 // Metrics is all of them. Its fields are safe for concurrent use, as
 // Prometheus' collectors are.
 type Metrics struct {
-	Group    Group
-	Delivery Delivery
-	Remote   Remote
+	Group       Group
+	Delivery    Delivery
+	Remote      Remote
+	Checkpoints Checkpoints
 
 	shared       Shared
 	partitions   *partitions
 	certificates *certificates
 	ready        atomic.Pointer[func() bool]
+	checkpointed atomic.Pointer[func() time.Time]
 }
 
 // Outcome says what became of a consumed record; each counts once.
@@ -121,6 +123,7 @@ type Shared struct {
 	OffsetResets [record.Sides]prometheus.Counter
 
 	RestoreDuration prometheus.Observer // seconds
+	Restored        prometheus.Counter  // records of market-updates read by restores
 
 	topics      [record.Sides]string
 	deadLetters *prometheus.CounterVec
@@ -184,6 +187,7 @@ func New(reg prometheus.Registerer, opts Options) *Metrics {
 		Group:        newGroup(f, opts.Topics),
 		Delivery:     newDelivery(f),
 		Remote:       newRemote(f),
+		Checkpoints:  newCheckpoints(f),
 		shared:       newShared(f, opts.Topics),
 		partitions:   newPartitions(opts.Topics, opts.Now),
 		certificates: newCertificates(),
@@ -193,6 +197,10 @@ func New(reg prometheus.Registerer, opts Options) *Metrics {
 		Name: "joiner_ready",
 		Help: "1 while /readyz says ready, else 0.",
 	}, m.readiness)
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "joiner_checkpoint_last_success_timestamp_seconds",
+		Help: "When the pod's partition whose last checkpoint is the oldest was written, or found to need no writing; 0 without checkpoints.",
+	}, m.lastCheckpoint)
 	f.gauges("joiner_build_info", "1, labelled with what was built.", "version", "commit", "go", "sarama").
 		WithLabelValues(opts.Version, opts.Commit, opts.Go, opts.Sarama).Set(1)
 	return m
@@ -241,6 +249,10 @@ func newShared(f factory, topics [record.Sides]string) Shared {
 		}),
 		RestoreDuration: f.NewHistogram(histogram("joiner_restore_duration_seconds",
 			"Time a task took to restore its prices.", restoreBuckets)),
+		Restored: f.NewCounter(prometheus.CounterOpts{
+			Name: "joiner_restored_records_total",
+			Help: "Market updates read to restore price tables: with a checkpoint, those since it was written.",
+		}),
 		deadLetters: f.counters("joiner_dead_letters_total",
 			"Records written to the dead-letter topic, by the topic they came from.", "topic", "kind"),
 	}

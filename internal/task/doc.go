@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"joiner/internal/record"
+	"joiner/internal/state"
 )
 
 // Ends tells where a partition ends for a reader of this isolation level.
@@ -130,4 +131,27 @@ type Flow interface {
 	// Resume says that there is room again. It is called with the task's lock
 	// held and must not call the task.
 	Resume(side record.Side)
+}
+
+// Checkpoint keeps a task's table where a restart of the process does not reach
+// it. The task calls its methods one after the other; none but Load waits.
+type Checkpoint interface {
+	// Load fills the table, which is empty, if it can, and returns from where
+	// the log has to be read: start if it cannot. committed is where the claim
+	// begins, 0 or less where the group has no commit. It may be called again,
+	// after a restore that failed.
+	Load(ctx context.Context, table *state.Table, start, committed, end int64) (from int64)
+	// Begin says that the table changes from now on. progress may be called
+	// from any goroutine until the table has ended.
+	Begin(progress func() Progress)
+	// End says that neither the table nor what is committed changes any more.
+	// It is called once, whether Begin was or not.
+	End()
+}
+
+// Progress is how far a task has come with market-updates.
+type Progress struct {
+	Position  int64         // every record below it is in the table
+	Committed int64         // what the group has; below 0: nothing of this task
+	Next      record.Millis // timestamp of the record that waits at or above Position; record.NoTimestamp: none does
 }

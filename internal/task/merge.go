@@ -98,6 +98,9 @@ func (t *Task) run() {
 	defer timer.Stop()
 
 	if t.prepare() {
+		if t.keeps() {
+			t.o.Checkpoint.Begin(t.progress)
+		}
 		t.state.Store(int32(Running))
 		close(t.ready)
 		t.poke()
@@ -490,6 +493,7 @@ func (t *Task) settlePositions() (next [record.Sides]record.Millis) {
 		t.marks.position[side] = m.pos[side]
 	}
 	t.marks.held = m.held
+	t.marks.next = next[record.Market]
 	if !t.marks.caughtUp && t.target >= 0 && m.pos[record.Market] >= t.target {
 		t.marks.caughtUp = true
 	}
@@ -516,6 +520,9 @@ func (t *Task) finish() {
 	defer cancel()
 	if err := t.o.Commit(ctx, t); err != nil {
 		t.log.Warn("last commit failed, records since the one before are joined again", zap.Error(err))
+	}
+	if t.keeps() {
+		t.o.Checkpoint.End()
 	}
 	t.o.Metrics.Close()
 	t.o.Keys.Close()

@@ -68,7 +68,8 @@ func (t *Task) restorePulse() record.Pulse {
 		p.Done += tries
 		waits = waits || waiting
 	}
-	if !waits && !t.frozen.Load() {
+	// The checkpoint asks brokers, and the disk; neither is the log's to answer.
+	if !waits && !t.marks.loading && !t.frozen.Load() {
 		p.Work = fmt.Sprintf("the prices of %s/%d are to be read back, %d records are left",
 			t.o.Topics[record.Market], t.o.Index, t.remaining())
 	}

@@ -127,7 +127,7 @@ func (t *Task) restore() bool {
 	t.mu.Lock()
 	to := t.in[record.Market].initial
 	t.mu.Unlock()
-	if to <= 0 {
+	if to <= 0 && !t.keeps() {
 		return true
 	}
 	for {
@@ -152,24 +152,25 @@ func (t *Task) restore() bool {
 
 func (t *Task) restoreTo(to int64) error {
 	topic := t.o.Topics[record.Market]
-	start, _, err := t.o.Log.Bounds(t.ctx, topic, t.o.Index)
+	start, end, err := t.o.Log.Bounds(t.ctx, topic, t.o.Index)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", t.where(record.Market, to), err)
 	}
-	if start >= to {
-		return nil
-	}
-	t.mu.Lock()
-	t.marks.restored, t.marks.restore = start, to
-	t.mu.Unlock()
 	t.state.Store(int32(Restoring))
 	began := time.Now()
-	err = t.o.Log.Read(t.ctx, topic, t.o.Index, start, to, t.restoreBatch, t.restoredTo)
+	from := t.load(start, to, end)
+	if from >= to {
+		return t.ctx.Err()
+	}
+	t.mu.Lock()
+	t.marks.restored, t.marks.restore = from, to
+	t.mu.Unlock()
+	err = t.o.Log.Read(t.ctx, topic, t.o.Index, from, to, t.restoreBatch, t.restoredTo)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", t.where(record.Market, to), err)
 	}
 	t.restoredTo(to)
-	t.log.Info("restored", zap.String("topic", topic), zap.Int64("from", start), zap.Int64("to", to),
+	t.log.Info("restored", zap.String("topic", topic), zap.Int64("from", from), zap.Int64("to", to),
 		zap.Int("symbols", t.table.Symbols()), zap.Duration("took", time.Since(began)))
 	return nil
 }
@@ -183,6 +184,7 @@ func (t *Task) restoreBatch(recs []record.Record) error {
 	if t.frozen.Load() {
 		return errFrozen
 	}
+	t.o.Metrics.Restored.Add(float64(len(recs)))
 	t.table.Lock()
 	defer t.table.Unlock()
 	for i := range recs {
@@ -202,4 +204,41 @@ func (t *Task) restoredTo(position int64) {
 	left := t.remaining()
 	t.mu.Unlock()
 	t.o.Metrics.SetRestoreRemaining(left)
+}
+
+// load fills the table from its checkpoint and returns from where the log has to
+// be read.
+func (t *Task) load(start, committed, end int64) (from int64) {
+	if !t.keeps() {
+		return start
+	}
+	t.setLoading(true)
+	defer t.setLoading(false)
+	return t.o.Checkpoint.Load(t.ctx, t.table, start, committed, end)
+}
+
+func (t *Task) setLoading(loading bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.marks.loading = loading
+}
+
+// keeps reports whether the table is kept in checkpoints: it is the market
+// half's.
+func (t *Task) keeps() bool { return t.o.Checkpoint != nil && t.o.Mine[record.Market] }
+
+// progress is where the task stands, for its checkpoints.
+func (t *Task) progress() Progress {
+	committed, _ := t.ledger.snapshot()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := Progress{
+		Position:  t.marks.position[record.Market],
+		Committed: committed[record.Market],
+		Next:      t.marks.next,
+	}
+	if in := &t.in[record.Market]; p.Committed < 0 && in.started {
+		p.Committed = in.initial // by whoever had the partition before
+	}
+	return p
 }

@@ -71,6 +71,8 @@ type Options struct {
 	// is to be made of any more: the task does nothing from then on, and its
 	// owner replaces it. It must not block.
 	Gone func(t *Task, side record.Side, at int64)
+	// Checkpoint keeps the table; nil: nobody does.
+	Checkpoint Checkpoint
 
 	// Commit commits the task's pair for the last time; it is called once,
 	// after the last output that will be acknowledged was.
@@ -184,8 +186,10 @@ type Task struct {
 // progressMarks are what Status and the metrics read of the merge.
 type progressMarks struct {
 	position [record.Sides]int64
+	next     record.Millis // timestamp of the tick that waits
 	caughtUp bool
 	first    bool
+	loading  bool  // the checkpoint is being read
 	restored int64 // position of the restore
 	restore  int64 // where it ends
 	held     hold  // what kept the merge from going on at the end of its last lap

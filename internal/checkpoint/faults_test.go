@@ -1,0 +1,341 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"joiner/internal/record"
+)
+
+// faultyFS fails what changes the disk while it has a fault.
+type faultyFS struct {
+	vfs.FS
+	writes, syncs atomic.Pointer[error]
+}
+
+func newFaultyFS() *faultyFS { return &faultyFS{FS: vfs.Default} }
+
+func (fs *faultyFS) fail(err error)      { fs.writes.Store(&err) }
+func (fs *faultyFS) failSyncs(err error) { fs.syncs.Store(&err) }
+
+func faultOf(p *atomic.Pointer[error]) error {
+	if err := p.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (fs *faultyFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := faultOf(&fs.writes); err != nil {
+		return nil, err
+	}
+	f, err := fs.FS.Create(name, c)
+	return &faultyFile{f, fs}, err
+}
+
+func (fs *faultyFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+	if err := faultOf(&fs.writes); err != nil {
+		return nil, err
+	}
+	f, err := fs.FS.OpenReadWrite(name, c, o...)
+	return &faultyFile{f, fs}, err
+}
+
+func (fs *faultyFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := faultOf(&fs.writes); err != nil {
+		return nil, err
+	}
+	f, err := fs.FS.ReuseForWrite(old, name, c)
+	return &faultyFile{f, fs}, err
+}
+
+func (fs *faultyFS) MkdirAll(dir string, perm os.FileMode) error {
+	if err := faultOf(&fs.writes); err != nil {
+		return err
+	}
+	return fs.FS.MkdirAll(dir, perm)
+}
+
+func (fs *faultyFS) Rename(old, name string) error {
+	if err := faultOf(&fs.writes); err != nil {
+		return err
+	}
+	return fs.FS.Rename(old, name)
+}
+
+type faultyFile struct {
+	vfs.File
+	fs *faultyFS
+}
+
+// Write writes half of what it is given before it fails.
+func (f *faultyFile) Write(p []byte) (int, error) {
+	if err := faultOf(&f.fs.writes); err != nil {
+		n, _ := f.File.Write(p[:len(p)/2])
+		return n, err
+	}
+	return f.File.Write(p)
+}
+
+func (f *faultyFile) Sync() error {
+	if err := faultOf(&f.fs.syncs); err != nil {
+		return err
+	}
+	return f.File.Sync()
+}
+
+func (f *faultyFile) SyncData() error {
+	if err := faultOf(&f.fs.syncs); err != nil {
+		return err
+	}
+	return f.File.SyncData()
+}
+
+func (f *faultyFile) SyncTo(n int64) (bool, error) {
+	if err := faultOf(&f.fs.syncs); err != nil {
+		return false, err
+	}
+	return f.File.SyncTo(n)
+}
+
+// many merges ticks of many symbols, some of them new.
+func (t *task) many(from, n int) {
+	for i := range n {
+		t.merge(fmt.Sprintf("SYM%d", (from+i)%5000), fmt.Sprint(1+from+i), record.Millis(from+i))
+	}
+	t.commit()
+}
+
+// noted reports whether the pod says that its checkpoints fail for that reason.
+func noted(d *Dir, err error) bool {
+	notes := strings.Join(d.Notes(), "; ")
+	return strings.Contains(notes, err.Error()) && strings.Contains(notes, "joins go on")
+}
+
+// While the disk takes nothing checkpoints wait, are counted and noted, and go
+// on by themselves; the table changes meanwhile as if nothing was.
+func TestFullDisk(t *testing.T) {
+	for _, cause := range []syscall.Errno{syscall.ENOSPC, syscall.EROFS, syscall.EIO} {
+		t.Run(cause.Error(), func(t *testing.T) {
+			w := newWorld(t)
+			fs := newFaultyFS()
+			w.fs = fs
+			d := w.open()
+			task := w.begin(d, 0).follow()
+			task.many(0, 3000)
+			task.written()
+			if n := len(d.Notes()); n != 0 || w.failures.Load() != 0 {
+				t.Fatalf("%d failures, notes %v", w.failures.Load(), d.Notes())
+			}
+			before := d.LastSuccess()
+			fs.fail(&os.PathError{Op: "write", Path: "x", Err: cause})
+			w.eventually("a failure", func() bool {
+				task.many(len(w.log), 100)
+				return w.failures.Load() > 2 && noted(d, cause)
+			})
+			if w.logs.FilterMessageSnippet("cannot be written, joins go on").Len() == 0 {
+				t.Errorf("no warning: %v", w.logs.All())
+			}
+			fs.fail(nil)
+			task.written()
+			w.eventually("the end of the note", func() bool { return len(d.Notes()) == 0 && d.LastSuccess().After(before) })
+			task.s.End()
+			w.close(d)
+			end := int64(len(w.log))
+			d = w.open()
+			defer w.close(d)
+			task = w.begin(d, end)
+			w.verdict(Used)
+			task.isWhole(end)
+			task.s.End()
+		})
+	}
+}
+
+// A disk that was full from the start stops no task either.
+func TestFullDiskAtTheStart(t *testing.T) {
+	w := newWorld(t)
+	fs := newFaultyFS()
+	w.fs = fs
+	fs.fail(syscall.ENOSPC)
+	d := w.open()
+	task := w.begin(d, 0).follow()
+	w.verdict(Absent)
+	task.many(0, 100)
+	w.eventually("a note", func() bool { return noted(d, syscall.ENOSPC) })
+	fs.fail(nil)
+	task.written()
+	w.eventually("the end of the note", func() bool { return len(d.Notes()) == 0 })
+	task.s.End()
+	w.close(d)
+}
+
+// A checkpoint that must not be used and cannot be moved away is not used, and
+// is not written over before it is gone.
+func TestWhatCannotBeMovedAway(t *testing.T) {
+	w := newWorld(t)
+	fs := newFaultyFS()
+	w.fs = fs
+	seed(w)
+	end := int64(len(w.log))
+	d := w.open()
+	fs.fail(syscall.EROFS)
+	w.facts.Scope.Group = "x"
+	task := w.begin(d, end).follow()
+	w.verdict(Foreign)
+	task.isWhole(end)
+	w.eventually("a note", func() bool { return noted(d, syscall.EROFS) })
+	if h, err := w.head(); err != nil || h.Group != "g" {
+		t.Errorf("%+v %v", h, err)
+	}
+	fs.fail(nil)
+	w.eventually("a checkpoint of ours", func() bool {
+		h, err := w.head()
+		return err == nil && h.Group == "x" && len(w.aside()) == 1
+	})
+	task.s.End()
+	w.close(d)
+}
+
+// After a sync that failed nothing of the store is trusted: a new one is made.
+func TestFailedSync(t *testing.T) {
+	w := newWorld(t)
+	fs := newFaultyFS()
+	w.fs = fs
+	d := w.open()
+	task := w.begin(d, 0).follow()
+	task.many(0, 3000)
+	task.written()
+	fs.failSyncs(syscall.EIO)
+	w.eventually("a failure", func() bool {
+		task.many(len(w.log), 10)
+		return w.failures.Load() > 0
+	})
+	fs.failSyncs(nil)
+	task.written()
+	if len(w.aside()) != 1 {
+		t.Errorf("set aside: %v", w.names())
+	}
+	task.s.End()
+	w.close(d)
+	end := int64(len(w.log))
+	d = w.open()
+	defer w.close(d)
+	task = w.begin(d, end)
+	w.verdict(Used)
+	task.isWhole(end)
+	task.s.End()
+}
+
+// A stop does not wait for a disk that takes nothing, and leaves the checkpoint
+// before it.
+func TestStopWithFullDisk(t *testing.T) {
+	w := newWorld(t)
+	fs := newFaultyFS()
+	w.fs = fs
+	d := w.open()
+	task := w.begin(d, 0).follow()
+	task.many(0, 1000)
+	task.written()
+	written := int64(len(w.log))
+	fs.fail(syscall.ENOSPC)
+	task.many(2000, 1000)
+	w.eventually("a failure", func() bool { return w.failures.Load() > 0 })
+	task.s.End()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	d.Close(ctx)
+	fs.fail(nil)
+	end := int64(len(w.log))
+	d = w.open()
+	defer w.close(d)
+	task = w.begin(d, end)
+	w.verdict(Used)
+	task.isWhole(end)
+	if task.read > end-written {
+		t.Errorf("%d records read, %d were missed", task.read, end-written)
+	}
+	task.s.End()
+}
+
+// What was set aside is the first to go where there is no room.
+func TestRoomIsMade(t *testing.T) {
+	w := newWorld(t)
+	fs := newFaultyFS()
+	w.fs = fs
+	seed(w)
+	w.facts.Scope.Group = "x"
+	d := w.open()
+	task := w.begin(d, int64(len(w.log))).follow()
+	w.verdict(Foreign)
+	task.written()
+	if len(w.aside()) != 1 {
+		t.Fatalf("set aside: %v", w.names())
+	}
+	fs.fail(syscall.ENOSPC)
+	w.eventually("room", func() bool {
+		task.many(0, 10)
+		return len(w.aside()) == 0
+	})
+	fs.fail(nil)
+	task.s.End()
+	w.close(d)
+}
+
+// TestTinyDisk is TestFullDisk on a real file system that is full.
+func TestTinyDisk(t *testing.T) {
+	w := newWorld(t)
+	mount := t.TempDir()
+	if err := mountTiny(mount); err != nil {
+		t.Skipf("a small file system cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unmount(mount); err != nil {
+			t.Error(err)
+		}
+	})
+	w.path = filepath.Join(mount, "state")
+	d := w.open()
+	task := w.begin(d, 0).follow()
+	task.many(0, 1000)
+	task.written()
+	ballast := filepath.Join(mount, "ballast")
+	f, err := os.Create(ballast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = f.Write(make([]byte, 4096))
+	}
+	_ = f.Close()
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	w.eventually("a full disk", func() bool {
+		task.many(len(w.log), 1000)
+		return noted(d, syscall.ENOSPC)
+	})
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	task.written()
+	task.s.End()
+	w.close(d)
+	end := int64(len(w.log))
+	d = w.open()
+	defer w.close(d)
+	task = w.begin(d, end)
+	w.verdict(Used)
+	task.isWhole(end)
+	task.s.End()
+}

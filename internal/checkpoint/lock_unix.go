@@ -1,0 +1,25 @@
+//go:build unix
+
+package checkpoint
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockFile takes the lock of a directory, which ends with the process, however
+// that ends. held: another process has it.
+func lockFile(path string) (f *os.File, held bool, err error) {
+	f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, false, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, false, nil
+	}
+	_ = f.Close()
+	return nil, errors.Is(err, unix.EWOULDBLOCK), err
+}

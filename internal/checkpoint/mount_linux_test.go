@@ -1,0 +1,7 @@
+package checkpoint
+
+import "syscall"
+
+func mountTiny(at string) error { return syscall.Mount("tmpfs", at, "tmpfs", 0, "size=4m") }
+
+func unmount(at string) error { return syscall.Unmount(at, syscall.MNT_DETACH) }

@@ -1,0 +1,522 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"joiner/internal/record"
+	"joiner/internal/state"
+)
+
+// Progress is where a task stands.
+type Progress struct {
+	Position  int64         // up to which its table has every record of the log
+	Committed int64         // what the group has of it; below 0: nothing
+	Next      record.Millis // timestamp of the record at or above Position that waits; record.NoTimestamp: none does
+}
+
+// Session is the checkpoint of one task: it fills the table when the task begins,
+// and follows it until the task ends. Load, Begin and End are called one after
+// the other, by the task; none of them waits for a disk, but for what Load reads.
+type Session struct {
+	d         *Dir
+	partition int32
+	facts     func(context.Context) (Facts, error)
+
+	table    *state.Table
+	progress func() Progress
+	slot     chan struct{}
+	owns     bool // of the slot
+	known    bool // scope and base are
+	loaded   bool // the table came out of the store: what is in it may stay
+	verdict  Verdict
+	discard  string // why what is in the store has to go before it is written; "" where it is not to be kept
+	scope    state.Scope
+	head     state.Head // of what is in the store
+	from     int64      // where the log is read from
+
+	ended chan struct{} // closed by End
+	begun bool
+	stop  chan struct{} // closed where the pod stops before the task has ended
+	once  sync.Once
+
+	last  time.Time // of a success; guarded by d.mu
+	guard *guard    // of the store that is open; guarded by d.mu
+}
+
+var (
+	errNoIDs    = errors.New("the ids of cluster and topic are not known")
+	errNotYet   = errors.New("the group has not committed what the table is made of")
+	errStopping = errors.New("stopping")
+)
+
+// Session makes the session of a task. facts is asked when the task begins.
+func (d *Dir) Session(partition int32, facts func(context.Context) (Facts, error)) *Session {
+	return &Session{
+		d: d, partition: partition, facts: facts, slot: d.slot(partition),
+		ended: make(chan struct{}), stop: make(chan struct{}),
+	}
+}
+
+const (
+	// slotWait is how long a task that begins waits for its predecessor's last
+	// checkpoint to be written, rather than read the log.
+	slotWait = 2 * time.Second
+
+	loadBatch = 1024
+)
+
+// Load fills an empty table from the checkpoint, where there is one that may be
+// used, and returns the offset from which the log has to be read: r.Start where
+// it may not. It has the table track its changes. Called again, because reading
+// the log failed, it returns what it did the first time.
+func (s *Session) Load(ctx context.Context, table *state.Table, r Range) (from int64) {
+	if s.table != nil {
+		if s.loaded && s.from >= r.Start {
+			return s.from
+		}
+		return r.Start
+	}
+	s.table, s.from = table, r.Start
+	table.TrackChanges()
+	verdict, why, err := s.load(ctx, r)
+	s.verdict = verdict
+	s.d.o.OnRestore(verdict)
+	switch {
+	case verdict == Used:
+		s.loaded, s.from = true, s.head.From
+		s.d.o.Log.Info("table restored from its checkpoint", zap.Int32("partition", s.partition),
+			zap.Int64("offset", s.head.From), zap.Int("symbols", table.Symbols()), zap.Int64("committed", r.Committed))
+	case verdict != Absent:
+		s.head = state.Head{}
+		s.discard = verdict.String()
+		s.setAside(verdict, why, err)
+	}
+	if s.loaded {
+		return s.from
+	}
+	s.head = state.Head{Scope: s.scope, From: r.Start, UpTo: r.Start}
+	return r.Start
+}
+
+// load reads the checkpoint; the table is empty unless the verdict is Used.
+func (s *Session) load(ctx context.Context, r Range) (Verdict, string, error) {
+	facts, err := s.facts(ctx)
+	if err == nil && (facts.Scope.Cluster == "" || facts.Scope.TopicID == "") {
+		err = errNoIDs
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			s.d.failed(s.partition, err)
+		}
+		return Absent, "", nil
+	}
+	s.scope, s.known = facts.Scope, true
+	if s.d.take() != nil || !s.acquire(ctx, time.After(slotWait)) {
+		return Absent, "", nil
+	}
+	path := s.d.path(s.partition)
+	if there, err := exists(s.d.o.FS, path); err != nil || !there {
+		return Absent, "", nil
+	}
+	return s.read(path, &facts, r)
+}
+
+func (s *Session) read(path string, facts *Facts, r Range) (verdict Verdict, why string, err error) {
+	in, err := openReader(s.d.o.FS, path, s.d.o.Log)
+	if err != nil {
+		return verdictOf(err), "it cannot be opened", err
+	}
+	defer func() { _ = in.close() }()
+	s.head, err = in.head()
+	if errors.Is(err, errUnfinished) {
+		return Absent, "", nil
+	}
+	if err != nil {
+		return verdictOf(err), "its head cannot be read", err
+	}
+	if verdict, why := judge(&s.head, facts, r, record.MillisOf(s.d.o.Now())); verdict != Used {
+		return verdict, why, nil
+	}
+	if err := s.fill(in); err != nil {
+		s.table.Lock()
+		defer s.table.Unlock()
+		s.table.Clear()
+		return Damaged, "its entries cannot be read", err
+	}
+	return Used, "", nil
+}
+
+// fill loads the entries, and lets readers of the table in between.
+func (s *Session) fill(in *reader) error {
+	n := 0
+	s.table.Lock()
+	defer s.table.Unlock()
+	err := in.entries(func(symbol, data []byte) error {
+		if n++; n%loadBatch == 0 {
+			s.table.Unlock()
+			s.table.Lock() //nolint:staticcheck // SA2001: the pause between the two is the purpose
+		}
+		return s.table.Load(symbol, data)
+	})
+	if err != nil {
+		return err
+	}
+	s.table.Loaded(s.head.Next)
+	return nil
+}
+
+// setAside moves what may not be used out of the way. Where that fails, whoever
+// writes next does it before anything else.
+func (s *Session) setAside(v Verdict, why string, cause error) {
+	aside, err := s.d.setAside(s.partition, v.String())
+	if err == nil {
+		s.discard = ""
+	}
+	s.d.o.Log.Warn("checkpoint set aside, the table is restored from the topic", zap.Int32("partition", s.partition),
+		zap.String("reason", v.String()), zap.String("detail", why), zap.NamedError("cause", cause),
+		zap.String("kept_as", aside), zap.NamedError("not_moved", err))
+}
+
+// acquire takes the partition's store for this session.
+func (s *Session) acquire(ctx context.Context, late <-chan time.Time) bool {
+	if s.owns {
+		return true
+	}
+	select {
+	case s.slot <- struct{}{}:
+		s.owns = true
+		return true
+	case <-late:
+	case <-s.stop:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (s *Session) release() {
+	if s.owns {
+		s.owns = false
+		<-s.slot
+	}
+}
+
+// Begin starts to follow the table, which the task changes from now on.
+// progress is called from another goroutine and must not block.
+func (s *Session) Begin(progress func() Progress) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if s.d.closed || s.table == nil || s.begun {
+		return
+	}
+	s.begun = true
+	s.progress = progress
+	s.last = s.d.o.Now()
+	s.d.sessions[s] = true
+	s.d.wg.Add(1)
+	go s.run()
+}
+
+// End says that the table does not change any more and that nothing more will
+// be committed. What is committed is written, by and by.
+func (s *Session) End() {
+	s.d.mu.Lock()
+	begun := s.begun
+	s.begun = true // too late for Begin
+	s.d.mu.Unlock()
+	close(s.ended)
+	if !begun {
+		s.release()
+	}
+}
+
+// closing ends the session where its task has not ended: a last checkpoint is
+// waited for.
+func (s *Session) closing() {
+	select {
+	case <-s.ended:
+	default:
+		s.abort()
+	}
+}
+
+// abort ends the session wherever it is.
+func (s *Session) abort() { s.once.Do(func() { close(s.stop) }) }
+
+// run writes checkpoints until the task has ended.
+func (s *Session) run() {
+	defer s.d.wg.Done()
+	defer s.retire()
+	defer s.release()
+	for pause := s.d.o.Interval; ; {
+		out, err := s.open()
+		if err == nil {
+			err = s.follow(out)
+			if closed := out.close(); err == nil {
+				err = closed
+			}
+		}
+		if err == nil || errors.Is(err, errStopping) {
+			return
+		}
+		// The store is broken, or could not be made: all is written again, to a
+		// new one.
+		s.d.failed(s.partition, err)
+		s.lost(err)
+		if !s.wait(pause) {
+			return
+		}
+		pause = min(2*pause, rebuildLongest)
+	}
+}
+
+// rebuildLongest is the longest pause before a store is made anew.
+const rebuildLongest = 10 * time.Minute
+
+// retire forgets a session that does not write any more.
+func (s *Session) retire() {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	delete(s.d.sessions, s)
+	delete(s.d.problems, s.partition)
+	if s.last.After(s.d.lastEnd) {
+		s.d.lastEnd = s.last
+	}
+}
+
+// lost forgets what is in the store.
+func (s *Session) lost(cause error) {
+	s.loaded = false
+	s.table.TakeAll()
+	s.head = state.Head{Scope: s.scope, From: s.from, UpTo: s.from}
+	if s.owns {
+		s.discard = Damaged.String()
+		s.setAside(Damaged, "it is made anew", cause)
+	}
+}
+
+// wait sleeps; it reports false where the task has ended or the pod stops.
+func (s *Session) wait(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-s.ended:
+	case <-s.stop:
+	}
+	return false
+}
+
+// open makes the partition's store ready to be written.
+func (s *Session) open() (*store, error) {
+	if !s.known {
+		<-s.ended // nobody could tell whose it was
+		return nil, errStopping
+	}
+	if !s.acquire(context.Background(), nil) {
+		return nil, errStopping
+	}
+	g := newGuard(s.failed, func() { s.d.healed(s.partition) })
+	for pause := retryFirst; ; pause = min(2*pause, retryLongest) {
+		err := s.d.take()
+		if err == nil {
+			err = s.clear()
+		}
+		if err == nil {
+			break
+		}
+		g.note(err)
+		if !s.wait(pause) {
+			return nil, errStopping
+		}
+	}
+	g.note(nil)
+	s.d.mu.Lock()
+	s.guard = g
+	s.d.mu.Unlock()
+	return openStore(s.d.o.FS, s.d.path(s.partition), g, s.d.o.Log)
+}
+
+// failed hears of each fault of a write.
+func (s *Session) failed(err error) {
+	s.d.failed(s.partition, err)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		s.d.makeRoom()
+	}
+}
+
+// clear makes sure that nothing is in the store that the table did not come out
+// of.
+func (s *Session) clear() error {
+	if s.loaded {
+		return nil
+	}
+	if s.discard != "" {
+		_, err := s.d.setAside(s.partition, s.discard)
+		if err == nil {
+			s.discard = ""
+		}
+		return err
+	}
+	return s.d.o.FS.RemoveAll(s.d.path(s.partition))
+}
+
+// follow writes a checkpoint an interval, and the last one when the task has
+// ended. It fails where the store is broken.
+func (s *Session) follow(out *store) error {
+	s.loaded = true // what is written from now on is the table's
+	for s.wait(s.d.o.Interval) {
+		if err := s.checkpoint(out); err != nil && !errors.Is(err, errNotYet) {
+			return err
+		}
+	}
+	select {
+	case <-s.ended:
+	default:
+		return nil
+	}
+	if err := s.checkpoint(out); err != nil && !errors.Is(err, errNotYet) {
+		return err
+	}
+	return nil
+}
+
+const (
+	// takeLimit is how many entries are taken while the merge waits: a fifth of
+	// a millisecond.
+	takeLimit = 1024
+	// largePiece is the size from which on a piece needs leave, in bytes.
+	largePiece = 256 << 10
+	// pieceSize is what is collected at most before it is written, in bytes; it
+	// doubles within a checkpoint, so that one ends however fast the table
+	// changes.
+	pieceSize = 8 << 20
+	// headAge is how old the head of a table that does not change may be.
+	headAge = 10 * time.Minute
+
+	commitPoll = 50 * time.Millisecond
+)
+
+// checkpoint brings the store to where the table stands. What it has written
+// when it fails is a checkpoint, too: an older one.
+func (s *Session) checkpoint(out *store) error {
+	for limit := pieceSize; ; limit *= 2 {
+		done, err := s.piece(out, limit)
+		if err != nil {
+			s.table.Settle(false)
+			return err
+		}
+		if done {
+			s.succeeded()
+			return nil
+		}
+	}
+}
+
+// piece takes entries until none is left, or more than limit bytes, waits until
+// the group has committed all that they are made of, and writes them.
+func (s *Session) piece(out *store, limit int) (done bool, err error) {
+	b := out.batch()
+	large := false
+	defer func() {
+		if large {
+			<-s.d.large
+		}
+		if out.g.why() == nil {
+			_ = b.Close()
+		}
+	}()
+	var before Progress
+	var next int64
+	left, taken := 1, 0
+	for left > 0 && b.Len() < limit {
+		if !large && b.Len() > largePiece {
+			if large = s.leave(); !large {
+				return false, errNotYet
+			}
+		}
+		before = s.progress()
+		left, next = s.table.Take(takeLimit, func(symbol string, data []byte) { b.add(symbol, data); taken++ })
+	}
+	h := s.next(left == 0, next, before)
+	if taken == 0 && h.From == s.head.From && h.UpTo == s.head.UpTo &&
+		time.Duration(h.Written-s.head.Written)*time.Millisecond < headAge {
+		return true, nil
+	}
+	if err := s.committed(h.UpTo); err != nil {
+		return false, err
+	}
+	if err := out.write(b, &h); err != nil {
+		return false, err
+	}
+	s.table.Settle(true)
+	s.head = h
+	return left == 0, nil
+}
+
+// leave waits until another large piece may be in memory.
+func (s *Session) leave() bool {
+	select {
+	case s.d.large <- struct{}{}:
+		return true
+	case <-s.stop:
+		return false
+	}
+}
+
+// next is the head that goes with a piece. before is where the task stood before
+// the last entries were taken: what it had merged then is in the table, control
+// records that it had passed included.
+func (s *Session) next(whole bool, next int64, before Progress) state.Head {
+	now := record.MillisOf(s.d.o.Now())
+	h := s.head
+	h.Scope = s.scope
+	h.Next = next
+	h.Written = max(now, h.Since)
+	if !whole {
+		h.UpTo = max(h.UpTo, next)
+		return h
+	}
+	h.From = max(next, before.Position)
+	h.UpTo = max(h.From, h.UpTo)
+	h.Since = now
+	if before.Next != record.NoTimestamp {
+		h.Since = max(0, min(now, before.Next))
+	}
+	return h
+}
+
+// committed waits until the group has committed the offset.
+func (s *Session) committed(offset int64) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if s.progress().Committed >= offset {
+			return nil
+		}
+		timer.Reset(commitPoll)
+		select {
+		case <-timer.C:
+		case <-s.ended:
+			if s.progress().Committed >= offset {
+				return nil
+			}
+			return errNotYet // and never will
+		case <-s.stop:
+			return errNotYet
+		}
+	}
+}
+
+func (s *Session) succeeded() {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.last = s.d.o.Now()
+	delete(s.d.problems, s.partition)
+}
