@@ -200,4 +200,9 @@ func (s *store) write(b *batch, h *state.Head) error {
 }
 
 // close ends the store in order; one that was given up is left as it is.
-func (s *store) close() error { return s.apart(s.db.Close) }
+func (s *store) close() error {
+	if err := s.g.why(); err != nil {
+		return err
+	}
+	return s.apart(s.db.Close)
+}
