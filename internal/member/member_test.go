@@ -351,7 +351,7 @@ func TestRunBacksOffFromConsumeErrors(t *testing.T) {
 func TestRunWaitsWhileItIsFenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.m.o.InstanceID, w.m.o.SessionTimeout = "pod-1", 8*time.Second
+		w.m.o.InstanceID, w.m.o.SessionTimeout = "pod-1", 20*time.Second
 		core, logs := logged.New(zap.ErrorLevel)
 		w.m.faults = sampled.New(zap.New(core), nil)
 		g := newFakeGroup(w)
@@ -361,20 +361,24 @@ func TestRunWaitsWhileItIsFenced(t *testing.T) {
 			return sarama.ErrFencedInstancedId
 		}
 		g.run()
-		time.Sleep(time.Minute)
+		time.Sleep(5 * time.Minute)
 		g.stop()
 		// 100 ms, doubled up to the session timeout, each halved at most.
 		for i := 1; i < len(calls); i++ {
-			longest := min(100*time.Millisecond<<(i-1), 8*time.Second)
+			longest := min(100*time.Millisecond<<(i-1), 20*time.Second)
 			if gap := calls[i].Sub(calls[i-1]); gap < longest/2 || gap > longest {
 				t.Errorf("wait %d is %v, want %v to %v", i, gap, longest/2, longest)
 			}
 		}
-		if n := len(calls); n < 12 || n > 22 {
-			t.Errorf("joined %d times in a minute", n)
+		n := len(calls)
+		if n < 20 || n > 40 {
+			t.Fatalf("joined %d times in five minutes", n)
 		}
-		if n := int(value(w.all.Group.Fenced)); n != len(calls) && n != len(calls)-1 {
-			t.Errorf("%d refusals counted, %d attempts", n, len(calls))
+		if last := calls[n-1].Sub(calls[n-2]); last == calls[n-2].Sub(calls[n-3]) {
+			t.Errorf("waits of %v, one like the other: several processes would come at once", last)
+		}
+		if counted := int(value(w.all.Group.Fenced)); counted != n && counted != n-1 {
+			t.Errorf("%d refusals counted, %d attempts", counted, n)
 		}
 		if all := logs.FilterField(zap.String("instance_id", "pod-1")).All(); len(all) == 0 || len(all) == len(calls) {
 			t.Errorf("%d error lines that name the instance id, of %d attempts", len(all), len(calls))
