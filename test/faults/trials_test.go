@@ -84,6 +84,10 @@ func (w *world) place(t testing.TB, way int, binary string, settings map[string]
 func (w *world) stopped(t testing.TB, slots ...*slot) audited {
 	t.Helper()
 	for _, s := range slots {
+		// One that has only just begun does not listen to signals yet.
+		proc.Await(t, "the pod to be ready", s.ready)
+	}
+	for _, s := range slots {
 		s.process().Signal(syscall.SIGTERM)
 	}
 	for _, s := range slots {
@@ -165,7 +169,7 @@ func (s *slot) transactionalID(t testing.TB) (id string) {
 // playUnanswered loses the broker's word that alerts were written.
 func playUnanswered(t *testing.T, st *stage, way int, binary string) audited {
 	w := st.apart(t, atLeastOnce)
-	s := w.single(t, way, binary, map[string]string{"delivery.commit_interval": "100ms"})
+	s := w.single(t, way, binary, map[string]string{"delivery.commit_interval": "100ms", "delivery.linger": "200ms"})
 	if err := w.ways.toxic(way, alertsLeader, "timeout", `"timeout": 0`, "downstream"); err != nil {
 		t.Fatal(err)
 	}
@@ -174,12 +178,11 @@ func playUnanswered(t *testing.T, st *stage, way int, binary string) audited {
 		t.Fatal(err)
 	}
 	w.send(t, w.notes, keys(100), notice)
+	// One request: the next one waits for its answer.
 	proc.Await(t, "alerts to be written", func() error {
 		ends, err := w.ends(w.alerts)
-		for p := range ends {
-			if err == nil && ends[p] <= before[p] {
-				err = fmt.Errorf("partition %d has none", p)
-			}
+		if err == nil && total(ends) <= total(before) {
+			err = errors.New("there are none")
 		}
 		return err
 	})
@@ -246,17 +249,25 @@ func playZombie(t *testing.T, st *stage, way int, binary string) audited {
 	return w.stopped(t, zombie, heir)
 }
 
-// playFenced takes a pod's producer away.
+// playFenced takes a pod's producer away while it has alerts that are not
+// committed.
 func playFenced(t *testing.T, st *stage, way int, binary string) audited {
 	w := st.world(t, trialPartitions, exactlyOnce, nil)
-	s := w.single(t, way, binary, nil)
+	s := w.single(t, way, binary, map[string]string{"delivery.commit_interval": "2s"})
 	id := s.transactionalID(t)
-	proc.Await(t, "the pod's producer to be taken away", func() error { return w.initProducer(id) })
-	for range 3 {
+	proc.Await(t, "a producer with alerts that are not committed to be taken away", func() error {
 		w.send(t, w.notes, keys(50), notice)
 		s.awaitJoined(t, all(trialPartitions))
-		time.Sleep(200 * time.Millisecond) // two intervals: transactions of their own
-	}
+		if err := poll("the producer to be taken away", func() error { return w.initProducer(id) }); err != nil {
+			return err
+		}
+		if open, err := w.uncommitted(all(trialPartitions)); err != nil || !open {
+			return errors.Join(errCommitted, err)
+		}
+		return nil
+	})
+	time.Sleep(3 * time.Second) // a transaction of theirs, and then others
+	w.send(t, w.notes, keys(50), notice)
 	w.awaitNoLag(s.alive)
 	return w.stopped(t, s)
 }
