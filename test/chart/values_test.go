@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -287,6 +288,38 @@ func TestSchemaKnowsEveryKey(t *testing.T) {
 		t.Errorf("values.yaml and values.schema.json differ (-values +schema):\n%s", diff)
 	}
 	schema.closed(t, "")
+}
+
+// TestEveryValueIsUsed: a documented value that no template reads is a lie.
+func TestEveryValueIsUsed(t *testing.T) {
+	var templates strings.Builder
+	for _, pattern := range []string{"templates/*", "templates/tests/*"} {
+		files, err := filepath.Glob(filepath.Join(chartDir, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range files {
+			if info, err := os.Stat(path); err == nil && !info.IsDir() {
+				templates.WriteString(read(t, path))
+			}
+		}
+	}
+	for key, value := range asMap(t, read(t, filepath.Join(chartDir, "values.yaml"))) {
+		if key == "enabled" {
+			continue // read by the chart above
+		}
+		if !strings.Contains(templates.String(), ".Values."+key) {
+			t.Errorf("%s is read nowhere", key)
+		}
+		below, _ := value.(map[string]any)
+		for name := range below {
+			// What is handed on whole (resources, probes, strategies) has Kubernetes' names.
+			whole := strings.Contains(templates.String(), "toYaml .Values."+key) || regexp.MustCompile(`with \.Values\.`+key+` }}|"probe" \.Values\.`+key).MatchString(templates.String())
+			if !whole && !regexp.MustCompile(`\.`+name+`\b`).MatchString(templates.String()) {
+				t.Errorf("%s.%s is read nowhere", key, name)
+			}
+		}
+	}
 }
 
 type node struct {
