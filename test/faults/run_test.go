@@ -34,7 +34,10 @@ type run struct {
 	ends     []map[int32]int64 // of the notifications, after each round
 }
 
-const faultPartitions = 6
+const (
+	faultPartitions = 6
+	statics         = 1 // of the pods have an instance id, the last ones
+)
 
 // newRun starts pods and load, and returns when alerts come out.
 func newRun(t testing.TB, st *stage, guarantee string) *run {
@@ -47,7 +50,11 @@ func newRun(t testing.TB, st *stage, guarantee string) *run {
 	r := &run{w: w, t: t, guarantee: guarantee, seed: *flagSeed, began: time.Now(), happened: make(map[kind]int)}
 	r.grown.Store(faultPartitions)
 	for n := range pods {
-		s := w.slot(t, n, binary, nil)
+		var settings map[string]string
+		if n >= pods-statics {
+			settings = map[string]string{"group.instance_id": fmt.Sprintf("pod-%d", n+1)}
+		}
+		s := w.slot(t, n, binary, settings)
 		s.start()
 		r.slots = append(r.slots, s)
 	}
