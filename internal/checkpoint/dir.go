@@ -48,7 +48,10 @@ type Dir struct {
 	o Options
 	// large bounds how many large pieces there are in memory at a time.
 	large chan struct{}
-	wg    sync.WaitGroup
+	// slotWait is how long a task that begins waits for its predecessor's last
+	// checkpoint to be written, rather than read the log.
+	slotWait time.Duration
+	wg       sync.WaitGroup
 
 	mu       sync.Mutex
 	lock     *os.File
@@ -86,7 +89,7 @@ func Open(ctx context.Context, o Options) (*Dir, error) {
 		o.OnRestore = func(Verdict) {}
 	}
 	d := &Dir{
-		o: o, large: make(chan struct{}, largePieces),
+		o: o, large: make(chan struct{}, largePieces), slotWait: slotWait,
 		slots: map[int32]chan struct{}{}, sessions: map[*Session]bool{}, problems: map[int32]string{},
 	}
 	return d, d.awaitLock(ctx)

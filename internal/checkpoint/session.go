@@ -64,8 +64,6 @@ func (d *Dir) Session(partition int32, facts func(context.Context) (Facts, error
 }
 
 const (
-	// slotWait is how long a task that begins waits for its predecessor's last
-	// checkpoint to be written, rather than read the log.
 	slotWait = 2 * time.Second
 
 	loadBatch = 1024
@@ -117,7 +115,7 @@ func (s *Session) load(ctx context.Context, r Range) (Verdict, string, error) {
 		return Absent, "", nil
 	}
 	s.scope, s.known = facts.Scope, true
-	if s.d.take() != nil || !s.acquire(ctx, time.After(slotWait)) {
+	if s.d.take() != nil || !s.acquire(ctx, time.After(s.d.slotWait)) {
 		return Absent, "", nil
 	}
 	path := s.d.path(s.partition)

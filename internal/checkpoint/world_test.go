@@ -111,12 +111,14 @@ func (w *world) begin(d *Dir, committed int64) *task {
 }
 
 func (t *task) follow() *task {
-	t.s.Begin(func() Progress {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		return t.progress
-	})
+	t.s.Begin(t.stands)
 	return t
+}
+
+func (t *task) stands() Progress {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.progress
 }
 
 func (t *task) apply(offset int64) {

@@ -51,6 +51,8 @@ var promisedMetrics = []struct {
 	{"joiner_state_bytes", "", false},
 	{"joiner_restore_remaining_records", "partition", false},
 	{"joiner_restore_duration_seconds", "", true},
+	{"joiner_checkpoint_failures_total", "", false},
+	{"joiner_checkpoint_last_success_timestamp_seconds", "", false},
 	{"joiner_committed_offset", "partition,topic", false},
 	{"joiner_high_watermark_offset", "partition,topic", false},
 	{"joiner_lag_records", "partition,topic", false},
