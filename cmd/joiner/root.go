@@ -38,7 +38,7 @@ configuration; 128 and its number on a second signal.`,
 	flags := root.PersistentFlags()
 	flags.String("config", defaultConfigFile, "configuration `file`; the default one need not exist")
 	config.AddFlags(flags)
-	root.AddCommand(newRun(p), newDemo(p), newLoad(p), newCheck(p), newPlan(p), newAudit(p), newConfig(p), newVersion(p))
+	root.AddCommand(newRun(p), newDemo(p), newLoad(p), newCheck(p), newPlan(p), newAudit(p), newHealth(p), newConfig(p), newVersion(p))
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, command := range root.Commands() {

@@ -25,11 +25,12 @@ func (s signalled) Error() string {
 // What a first signal leaves the commands to end by themselves: to close
 // connections, to stop the demo's members, to wait for alerts on their way.
 const (
-	planGrace  = time.Second
-	checkGrace = 3 * time.Second
-	auditGrace = 3 * time.Second
-	demoGrace  = 10 * time.Second
-	loadGrace  = 20 * time.Second
+	healthGrace = time.Second
+	planGrace   = time.Second
+	checkGrace  = 3 * time.Second
+	auditGrace  = 3 * time.Second
+	demoGrace   = 10 * time.Second
+	loadGrace   = 20 * time.Second
 )
 
 // interruptible runs a command's work under a context that the first signal
