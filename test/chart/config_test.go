@@ -176,9 +176,6 @@ func (w *world) effective(t *testing.T, p pod) map[string]any {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
-		if strings.Contains(errs.String(), "which this version does not have yet") {
-			t.Skipf("waits for a feature of joiner: %s", errs.String())
-		}
 		t.Fatalf("%s: joiner config: %v\n%s\n%s\n%s", p.owner, err, errs.String(), text, strings.Join(cmd.Env, "\n"))
 	}
 	if errs.Len() > 0 {
