@@ -158,7 +158,7 @@ func (s *Session) fill(in *reader) error {
 	err := in.entries(func(symbol, data []byte) error {
 		if n++; n%loadBatch == 0 {
 			s.table.Unlock()
-			s.table.Lock() //nolint:staticcheck // SA2001: the pause between the two is the purpose
+			s.table.Lock() // the pause between the two is the purpose
 		}
 		return s.table.Load(symbol, data)
 	})
