@@ -46,6 +46,10 @@ type Options struct {
 	// Fronts is the number of ways to each broker that lead through a proxy of
 	// the test's own, 0 to 9. It implies Private, and excludes Secure.
 	Fronts int
+	// Address is an IPv4 address of this machine on which each broker listens,
+	// too, for clients that are elsewhere. It implies Private, and excludes
+	// Secure.
+	Address string
 	// Private asks for a cluster of one's own even where KAFKA_BROKERS is
 	// set: for tests that stop brokers, or that need Settings.
 	Private bool
@@ -68,6 +72,9 @@ type Cluster struct {
 	// Fronts are the ways through proxies, Options.Fronts of them, each with a
 	// Front for every broker, in the order of their numbers.
 	Fronts [][]Front
+	// Outside are the bootstrap addresses for clients elsewhere, in the order of
+	// the brokers' numbers; nil unless Options.Address was set.
+	Outside []string
 	// Secure is nil unless Options.Secure was set.
 	Secure *Secure
 
@@ -117,7 +124,7 @@ func Launch(ctx context.Context, opts Options) (*Cluster, error) {
 		return nil, err
 	}
 	scripts := filepath.Join(root, "test", "kafka")
-	if brokers := os.Getenv("KAFKA_BROKERS"); brokers != "" && !opts.Private && !opts.Secure && opts.Fronts == 0 {
+	if brokers := os.Getenv("KAFKA_BROKERS"); brokers != "" && !opts.private() {
 		return &Cluster{Brokers: strings.Split(brokers, ","), Dir: os.Getenv("KAFKA_DIR"), scripts: scripts}, nil
 	}
 
@@ -134,6 +141,9 @@ func Launch(ctx context.Context, opts Options) (*Cluster, error) {
 	if opts.Fronts > 0 {
 		c.Fronts = frontsOf(env["KAFKA_FRONTS"], len(c.Brokers))
 	}
+	if opts.Address != "" {
+		c.Outside = strings.Split(env["KAFKA_ADDRESS_BROKERS"], ",")
+	}
 	if opts.Secure {
 		if c.Secure, err = newSecure(env); err != nil {
 			return nil, errors.Join(err, c.Close())
@@ -141,6 +151,9 @@ func Launch(ctx context.Context, opts Options) (*Cluster, error) {
 	}
 	return c, nil
 }
+
+// private tells whether a shared cluster will not do.
+func (o Options) private() bool { return o.Private || o.Secure || o.Fronts > 0 || o.Address != "" }
 
 func (c *Cluster) up(ctx context.Context, opts Options) (map[string]string, error) {
 	// The watch ends the cluster when this process does, even by a signal.
@@ -154,6 +167,9 @@ func (c *Cluster) up(ctx context.Context, opts Options) (map[string]string, erro
 	}
 	if opts.Fronts > 0 {
 		args = append(args, "--fronts", strconv.Itoa(opts.Fronts))
+	}
+	if opts.Address != "" {
+		args = append(args, "--address", opts.Address)
 	}
 	for _, s := range opts.Settings {
 		args = append(args, "--set", s)
