@@ -30,6 +30,11 @@ HELM_LDFLAGS := -s -w -X helm.sh/helm/v3/internal/version.version=$(HELM_VERSION
 HELM_DOCS_VERSION := v1.14.2
 HELM_DOCS := $(JOINER_CACHE)/helm-docs-$(HELM_DOCS_VERSION)/helm-docs
 
+# The list of what is in the binary (SBOM), in CycloneDX's form: by their own tool
+# for Go, which is small and reads the binary itself.
+CYCLONEDX_VERSION := v1.10.0
+CYCLONEDX := $(JOINER_CACHE)/cyclonedx-gomod-$(CYCLONEDX_VERSION)/cyclonedx-gomod
+
 SCRIPTS := .ci/run test/install test/timed test/chart/render $(wildcard test/image/*) \
 	$(filter-out %.xml,$(wildcard test/kafka/*))
 
@@ -48,11 +53,11 @@ demo: ## Join 30 notifications under each assignment strategy, without Kafka
 
 .PHONY: test
 test: ## Everything: lint, unit, command-line and embedded tests, real Kafka, faults
-	$(TIMED) $(MAKE) test-tools lint test-unit test-page test-mixin test-kafka test-faults
+	$(TIMED) $(MAKE) test-tools lint test-unit test-page test-mixin test-compose test-sbom test-kafka test-faults
 
 .PHONY: test-tools
 test-tools:
-	$(TIMED) test/install cc java maven kcat promtool prometheus shellcheck chromium
+	$(TIMED) test/install cc java maven kcat promtool prometheus shellcheck chromium docker-compose
 
 .PHONY: test-unit
 test-unit: ## Unit, property, script and embedded-broker tests, race detector on
@@ -77,6 +82,15 @@ test-mixin: ## Dashboard and alerts: promtool, and a real Prometheus that scrape
 	@test/install cc promtool prometheus
 	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" \
 		go test -race -count=1 -timeout 10m ./test/mixin
+
+.PHONY: test-compose
+test-compose: ## docker-compose.yaml and what it mounts, by docker-compose and promtool, without a daemon
+	@test/install promtool docker-compose
+	$(TIMED) env PATH="$(JOINER_CACHE)/bin:$$PATH" go test -count=1 -timeout 5m -run '^Test(Compose|Image)' ./test/deploy
+
+.PHONY: test-sbom
+test-sbom: sbom ## Whether the SBOM names what is in the binary, all of it and nothing else
+	$(TIMED) go test -count=1 -timeout 5m -run '^TestSBOM$$' ./test/deploy -sbom $(CURDIR)/$(SBOM) -binary $(CURDIR)/bin/joiner
 
 # A test that watches something stay as it is does so for longer under LONG=1.
 ifneq ($(LONG),)
@@ -134,8 +148,16 @@ build: ## Build bin/joiner, static
 
 IMAGE ?= joiner:$(VERSION)
 
+SBOM ?= bin/joiner.cdx.json
+
+# Neither time nor serial number: the same binary has the same list.
+.PHONY: sbom
+sbom: build $(CYCLONEDX) ## List what is in bin/joiner, with licences, as CycloneDX JSON: bin/joiner.cdx.json
+	$(TIMED) $(CYCLONEDX) bin -json -std -licenses -assert-licenses -noserial -notimestamp \
+		-version '$(VERSION)' -output $(SBOM) bin/joiner
+
 .PHONY: image
-image: ## Build the container image with docker or buildah
+image: ## Build the container image with docker or buildah; PLATFORMS=linux/amd64,linux/arm64
 	$(TIMED) test/image/build $(IMAGE) \
 		--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) $(IMAGE_FLAGS)
 
@@ -153,6 +175,11 @@ $(HELM):
 	@mkdir -p $(@D)
 	@test/timed helm-install env GOBIN=$(@D) GOFLAGS= CGO_ENABLED=0 \
 		go install -ldflags '$(HELM_LDFLAGS)' helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
+$(CYCLONEDX):
+	@mkdir -p $(@D)
+	@test/timed cyclonedx-gomod-install env GOBIN=$(@D) GOFLAGS= CGO_ENABLED=0 \
+		go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(CYCLONEDX_VERSION)
 
 $(HELM_DOCS):
 	@mkdir -p $(@D)
