@@ -139,6 +139,9 @@ func TestWhatIsSetAside(t *testing.T) {
 		"old": {func(w *world) {
 			w.now = func() time.Time { return time.Now().Add(22 * time.Hour) }
 		}, Range{Committed: end + 1, End: end + 1}, Stale},
+		"old, and a tombstone after the commit may be gone": {func(w *world) {
+			w.now = func() time.Time { return time.Now().Add(22 * time.Hour) }
+		}, Range{Committed: end, End: end + 1}, Stale},
 		"not so old": {func(w *world) {
 			w.now = func() time.Time { return time.Now().Add(20 * time.Hour) }
 		}, Range{Committed: end + 1, End: end + 1}, Used},

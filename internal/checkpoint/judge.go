@@ -74,9 +74,9 @@ func judge(h *state.Head, f *Facts, r Range, now record.Millis) (Verdict, string
 	case h.UpTo > r.End:
 		return Future, fmt.Sprintf("it stands at offset %d, above the log's end, %d", h.UpTo, r.End)
 	case h.From < r.Start:
-		return Stale, fmt.Sprintf("records from offset %d, where it stands, to %d, where the log begins, are gone", h.From, r.Start)
-	case h.From == r.Committed:
-		return Used, "" // nothing was missed: its age is all the same
+		return Stale, goneSince(h.From, r.Start)
+	case h.From >= r.End:
+		return Used, "" // nothing has come since: its age is all the same
 	}
 	age := time.Duration(now-h.Since) * time.Millisecond
 	if limit := time.Duration(retentionShare * float64(f.DeleteRetention)); f.Compacted && (age > limit || h.Written > now+clockSlack) {
@@ -84,6 +84,10 @@ func judge(h *state.Head, f *Facts, r Range, now record.Millis) (Verdict, string
 			age.Round(time.Second), f.DeleteRetention)
 	}
 	return Used, ""
+}
+
+func goneSince(from, start int64) string {
+	return fmt.Sprintf("records from offset %d, where it stands, to %d, where the log begins, are gone", from, start)
 }
 
 // clockSlack is how many ms a checkpoint may be dated ahead of our clock.

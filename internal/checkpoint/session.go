@@ -18,6 +18,7 @@ type Progress struct {
 	Position  int64         // up to which its table has every record of the log
 	Committed int64         // what the group has of it; below 0: nothing
 	Next      record.Millis // timestamp of the record at or above Position that waits; record.NoTimestamp: none does
+	Behind    bool          // the log is known to have more at or above Position, whether any of it waits or not
 }
 
 // Session is the checkpoint of one task: it fills the table when the task begins,
@@ -31,13 +32,13 @@ type Session struct {
 	table    *state.Table
 	progress func() Progress
 	slot     chan struct{}
-	owns     bool // of the slot
-	known    bool // scope and base are
-	loaded   bool // the table came out of the store: what is in it may stay
-	verdict  Verdict
+	owns     bool   // of the slot
+	known    bool   // scope and base are
+	loaded   bool   // the table came out of the store: what is in it may stay
 	discard  string // why what is in the store has to go before it is written; "" where it is not to be kept
 	scope    state.Scope
 	head     state.Head // of what is in the store
+	start    int64      // of the log, when the table was filled: from there all of it is read without a checkpoint
 	from     int64      // where the log is read from
 
 	ended chan struct{} // closed by End
@@ -72,34 +73,55 @@ const (
 // Load fills an empty table from the checkpoint, where there is one that may be
 // used, and returns the offset from which the log has to be read: r.Start where
 // it may not. It has the table track its changes. Called again, because reading
-// the log failed, it returns what it did the first time.
+// the log failed, it returns what it did the first time, unless the log has lost
+// meanwhile what comes after the checkpoint. It ends with ctx.
 func (s *Session) Load(ctx context.Context, table *state.Table, r Range) (from int64) {
 	if s.table != nil {
-		if s.loaded && s.from >= r.Start {
-			return s.from
-		}
-		return r.Start
+		return s.loadedAgain(r)
 	}
-	s.table, s.from = table, r.Start
+	s.table, s.start, s.from = table, r.Start, r.Start
 	table.TrackChanges()
 	verdict, why, err := s.load(ctx, r)
-	s.verdict = verdict
+	if ctx.Err() != nil {
+		s.empty()
+		return r.Start // to a task that has ended
+	}
 	s.d.o.OnRestore(verdict)
-	switch {
-	case verdict == Used:
+	if verdict == Used {
 		s.loaded, s.from = true, s.head.From
 		s.d.o.Log.Info("table restored from its checkpoint", zap.Int32("partition", s.partition),
 			zap.Int64("offset", s.head.From), zap.Int("symbols", table.Symbols()), zap.Int64("committed", r.Committed))
-	case verdict != Absent:
-		s.head = state.Head{}
-		s.discard = verdict.String()
-		s.setAside(verdict, why, err)
-	}
-	if s.loaded {
 		return s.from
 	}
 	s.head = state.Head{Scope: s.scope, From: r.Start, UpTo: r.Start}
+	if verdict != Absent {
+		s.discard = verdict.String()
+		s.setAside(verdict, why, err)
+	}
 	return r.Start
+}
+
+func (s *Session) loadedAgain(r Range) (from int64) {
+	if !s.loaded {
+		return r.Start
+	}
+	if s.from >= r.Start {
+		return s.from
+	}
+	why := goneSince(s.from, r.Start)
+	s.empty()
+	s.loaded, s.start, s.from = false, r.Start, r.Start
+	s.head = state.Head{Scope: s.scope, From: r.Start, UpTo: r.Start}
+	s.discard = Stale.String()
+	s.setAside(Stale, why, nil)
+	return r.Start
+}
+
+// empty forgets what was loaded.
+func (s *Session) empty() {
+	s.table.Lock()
+	defer s.table.Unlock()
+	s.table.Clear()
 }
 
 // load reads the checkpoint; the table is empty unless the verdict is Used.
@@ -115,17 +137,17 @@ func (s *Session) load(ctx context.Context, r Range) (Verdict, string, error) {
 		return Absent, "", nil
 	}
 	s.scope, s.known = facts.Scope, true
-	if s.d.take() != nil || !s.acquire(ctx, time.After(s.d.slotWait)) {
+	if s.d.take() != nil || !s.acquire(ctx.Done(), time.After(s.d.slotWait)) {
 		return Absent, "", nil
 	}
 	path := s.d.path(s.partition)
 	if there, err := exists(s.d.o.FS, path); err != nil || !there {
 		return Absent, "", nil
 	}
-	return s.read(path, &facts, r)
+	return s.read(ctx, path, &facts, r)
 }
 
-func (s *Session) read(path string, facts *Facts, r Range) (verdict Verdict, why string, err error) {
+func (s *Session) read(ctx context.Context, path string, facts *Facts, r Range) (verdict Verdict, why string, err error) {
 	in, err := openReader(s.d.o.FS, path, s.d.o.Log)
 	if err != nil {
 		return verdictOf(err), "it cannot be opened", err
@@ -141,17 +163,16 @@ func (s *Session) read(path string, facts *Facts, r Range) (verdict Verdict, why
 	if verdict, why := judge(&s.head, facts, r, record.MillisOf(s.d.o.Now())); verdict != Used {
 		return verdict, why, nil
 	}
-	if err := s.fill(in); err != nil {
-		s.table.Lock()
-		defer s.table.Unlock()
-		s.table.Clear()
+	if err := s.fill(ctx, in); err != nil {
+		s.empty()
 		return Damaged, "its entries cannot be read", err
 	}
 	return Used, "", nil
 }
 
-// fill loads the entries, and lets readers of the table in between.
-func (s *Session) fill(in *reader) error {
+// fill loads the entries, and lets readers of the table in between. It ends with
+// ctx: until a task that is taken away has ended the whole group waits.
+func (s *Session) fill(ctx context.Context, in *reader) error {
 	n := 0
 	s.table.Lock()
 	defer s.table.Unlock()
@@ -159,6 +180,9 @@ func (s *Session) fill(in *reader) error {
 		if n++; n%loadBatch == 0 {
 			s.table.Unlock()
 			s.table.Lock() // the pause between the two is the purpose
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 		}
 		return s.table.Load(symbol, data)
 	})
@@ -181,8 +205,10 @@ func (s *Session) setAside(v Verdict, why string, cause error) {
 		zap.String("kept_as", aside), zap.NamedError("not_moved", err))
 }
 
-// acquire takes the partition's store for this session.
-func (s *Session) acquire(ctx context.Context, late <-chan time.Time) bool {
+// acquire takes the partition's store for this session, at once or until over:
+// a task that has ended does not wait, with its table in memory, for one before
+// it whose disk takes nothing.
+func (s *Session) acquire(over <-chan struct{}, late <-chan time.Time) bool {
 	if s.owns {
 		return true
 	}
@@ -190,9 +216,15 @@ func (s *Session) acquire(ctx context.Context, late <-chan time.Time) bool {
 	case s.slot <- struct{}{}:
 		s.owns = true
 		return true
+	default:
+	}
+	select {
+	case s.slot <- struct{}{}:
+		s.owns = true
+		return true
 	case <-late:
 	case <-s.stop:
-	case <-ctx.Done():
+	case <-over:
 	}
 	return false
 }
@@ -276,10 +308,12 @@ func (s *Session) run() {
 // rebuildLongest is the longest pause before a store is made anew.
 const rebuildLongest = 10 * time.Minute
 
-// retire forgets a session that does not write any more.
+// retire forgets a session that does not write any more, and lets go of the
+// table: goroutines of a store that was given up hold the session for good.
 func (s *Session) retire() {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
+	s.table, s.progress = nil, nil
 	delete(s.d.sessions, s)
 	delete(s.d.problems, s.partition)
 	if s.last.After(s.d.lastEnd) {
@@ -287,11 +321,12 @@ func (s *Session) retire() {
 	}
 }
 
-// lost forgets what is in the store.
+// lost forgets what is in the store. The first pieces of the next one stand for
+// their entries alone, so all of the log belongs to them.
 func (s *Session) lost(cause error) {
 	s.loaded = false
 	s.table.TakeAll()
-	s.head = state.Head{Scope: s.scope, From: s.from, UpTo: s.from}
+	s.head = state.Head{Scope: s.scope, From: s.start, UpTo: s.start}
 	if s.owns {
 		s.discard = Damaged.String()
 		s.setAside(Damaged, "it is made anew", cause)
@@ -317,7 +352,7 @@ func (s *Session) open() (*store, error) {
 		<-s.ended // nobody could tell whose it was
 		return nil, errStopping
 	}
-	if !s.acquire(context.Background(), nil) {
+	if !s.acquire(s.ended, nil) {
 		return nil, errStopping
 	}
 	g := newGuard(s.failed, func() { s.d.healed(s.partition) })
@@ -483,9 +518,12 @@ func (s *Session) next(whole bool, next int64, before Progress) state.Head {
 	}
 	h.From = max(next, before.Position)
 	h.UpTo = max(h.From, h.UpTo)
-	h.Since = now
-	if before.Next != record.NoTimestamp {
-		h.Since = max(0, min(now, before.Next))
+	switch {
+	case before.Next != record.NoTimestamp:
+		// Its producer may have dated it back.
+		h.Since = max(h.Since, min(now, before.Next))
+	case !before.Behind:
+		h.Since = now
 	}
 	return h
 }

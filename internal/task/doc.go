@@ -154,4 +154,5 @@ type Progress struct {
 	Position  int64         // every record below it is in the table
 	Committed int64         // what the group has; below 0: nothing of this task
 	Next      record.Millis // timestamp of the record that waits at or above Position; record.NoTimestamp: none does
+	Behind    bool          // the log is known to have more at or above Position, whether any of it waits or not
 }

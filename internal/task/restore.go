@@ -237,7 +237,9 @@ func (t *Task) progress() Progress {
 		Committed: committed[record.Market],
 		Next:      t.marks.next,
 	}
-	if in := &t.in[record.Market]; p.Committed < 0 && in.started {
+	in := &t.in[record.Market]
+	p.Behind = p.Position < in.hw
+	if p.Committed < 0 && in.started {
 		p.Committed = in.initial // by whoever had the partition before
 	}
 	return p

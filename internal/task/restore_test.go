@@ -178,3 +178,24 @@ func TestRestoreOfWhatIsGone(t *testing.T) {
 		}
 	})
 }
+
+// A checkpoint must not be taken for as new as its writing where the log is known
+// to have more.
+func TestProgressKnowsOfMoreThanWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		x := w.start(0, 0)
+		defer w.stop()
+		rec := w.put(record.Market, "A", `{"price":1}`, 1)
+		x.Deliver(record.Market, x.Batch(record.Market), 0, 1, 1) // there is one, it has not come
+		w.fetch(record.Notification)
+		if p := x.progress(); !p.Behind || p.Next != record.NoTimestamp {
+			t.Errorf("%+v: the record was not fetched", p)
+		}
+		w.offer(record.Market, rec)
+		w.fetch(record.Notification)
+		if p := x.progress(); p.Behind || p.Position != 1 {
+			t.Errorf("%+v: all was merged", p)
+		}
+	})
+}
