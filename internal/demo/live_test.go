@@ -178,7 +178,8 @@ func TestLiveEndsWithItsLoad(t *testing.T) {
 		{t.Context(), broken, false},
 	} {
 		l := &live{o: LiveOptions{Out: io.Discard}}
-		if err := l.finish(c.ctx, loaded{err: c.err}); (err == nil) != c.ends || c.err == broken && !errors.Is(err, broken) {
+		err := l.finish(c.ctx, loaded{err: c.err})
+		if (err == nil) != c.ends || errors.Is(c.err, broken) && !errors.Is(err, broken) {
 			t.Errorf("%v after a load that ended with %v, stopped: %v", err, c.err, c.ctx.Err())
 		}
 	}

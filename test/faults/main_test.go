@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"joiner/test/proc"
@@ -31,6 +32,8 @@ func seedOfEnvironment() uint64 {
 }
 
 func TestMain(m *testing.M) {
+	// Some of toxiproxy's toxics do not write to the logger that it was given.
+	zerolog.SetGlobalLevel(zerolog.Disabled)
 	goleak.VerifyTestMain(m,
 		// sarama's meters have a goroutine for the life of the process.
 		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
