@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -205,10 +206,13 @@ func (a *App) homes(symbol []byte) []int32 {
 	if !known {
 		return []int32{task.AnyPartition}
 	}
-	if former, grown := a.places.Former(symbol); grown && former != home {
-		return []int32{home, former}
+	homes := []int32{home}
+	for _, former := range a.places.Former(symbol) {
+		if !slices.Contains(homes, former) {
+			homes = append(homes, former)
+		}
 	}
-	return []int32{home}
+	return homes
 }
 
 func (a *App) priceNow(answer task.Answer) PriceNow {

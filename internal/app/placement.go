@@ -20,8 +20,12 @@ type places struct {
 	counts atomic.Pointer[counts]
 }
 
-// counts are the partition counts of both inputs, now and before they grew.
-type counts struct{ now, former [record.Sides]int32 }
+// counts are the partition counts of both inputs, now and before they grew,
+// newest first.
+type counts struct {
+	now    [record.Sides]int32
+	former [record.Sides][]int32
+}
 
 func newPlaces(t config.Topics) (*places, error) {
 	placer, err := Placers(t)
@@ -74,7 +78,7 @@ func (p *places) learn(d *assign.Directory) {
 	c := &counts{}
 	for side, topic := range p.topics {
 		c.now[side] = d.Partitions[topic]
-		c.former[side] = d.Previous[topic]
+		c.former[side] = d.Former[topic]
 	}
 	p.counts.Store(c)
 }
@@ -85,12 +89,13 @@ func (p *places) Home(symbol []byte) (int32, bool) {
 }
 
 // Former implements task.Placement.
-func (p *places) Former(symbol []byte) (int32, bool) {
-	c := p.counts.Load()
-	if c.former[record.Market] == 0 || c.former[record.Market] == c.now[record.Market] {
-		return 0, false
+func (p *places) Former(symbol []byte) (partitions []int32) {
+	for _, n := range p.counts.Load().former[record.Market] {
+		if partition, ok := p.placer[record.Market].Former(symbol, n); ok {
+			partitions = append(partitions, partition)
+		}
 	}
-	return p.placer[record.Market].Former(symbol, c.former[record.Market])
+	return partitions
 }
 
 // Expected implements keys.Places.
@@ -125,8 +130,8 @@ type indexPlaces struct {
 	index int32
 }
 
-// WellPlaced implements task.Placement. Records that lie where the earlier
-// count put them are well placed: they were when they were written.
+// WellPlaced implements task.Placement. Records that lie where an earlier count
+// put them are well placed: they were when they were written.
 func (p indexPlaces) WellPlaced(side record.Side, key []byte) bool {
 	c := p.counts.Load()
 	if c.now[side] == 0 {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+	"pgregory.net/rapid"
 
 	"joiner/internal/assign"
 	"joiner/internal/config"
@@ -316,13 +317,13 @@ func TestPlacesOfATierThatIsNew(t *testing.T) {
 		t.Fatal(err)
 	}
 	topics := map[string]int32{c.MarketUpdates: 7, c.Notifications: 7}
-	p.learn(&assign.Directory{Partitions: topics, Previous: map[string]int32{c.MarketUpdates: 6, c.Notifications: 6}})
+	p.learn(&assign.Directory{Partitions: topics, Former: map[string][]int32{c.MarketUpdates: {6}, c.Notifications: {6}}})
 	if n, ok := p.Home([]byte("AAPL")); !ok || n != 6 {
 		t.Errorf("it belongs to %d, %t", n, ok)
 	}
 	before, _ := producer(t, placement.Options{Partitioner: "murmur2"}).Partition([]byte("AAPL"), 6)
-	if n, ok := p.Former([]byte("AAPL")); !ok || n != before {
-		t.Errorf("it belonged to %d, %t, want %d", n, ok, before)
+	if n := p.Former([]byte("AAPL")); !slices.Equal(n, []int32{before}) {
+		t.Errorf("it belonged to %v, want %d", n, before)
 	}
 	for side := range record.Sides {
 		if !p.At(before).WellPlaced(side, []byte("AAPL")) || !p.At(6).WellPlaced(side, []byte("AAPL")) {
@@ -332,6 +333,42 @@ func TestPlacesOfATierThatIsNew(t *testing.T) {
 			t.Errorf("%s: well placed in partition %d", side, other)
 		}
 	}
+}
+
+// However often the topic has grown, whatever a count of its put somewhere is
+// well placed there and asked for there, the newest count first.
+func TestPlacesOfEveryCount(t *testing.T) {
+	c := config.Default().Topics
+	p, err := newPlaces(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &App{places: p}
+	placed := producer(t, placement.Options{Partitioner: "murmur2"})
+	rapid.Check(t, func(t *rapid.T) {
+		counts := rapid.SliceOfNDistinct(rapid.Int32Range(1, 64), 1, assign.MaxFormer+1, rapid.ID[int32]).Draw(t, "counts")
+		slices.Sort(counts)
+		slices.Reverse(counts)
+		symbol := rapid.SliceOfN(rapid.Byte(), 1, 8).Draw(t, "symbol")
+		p.learn(&assign.Directory{
+			Partitions: map[string]int32{c.MarketUpdates: counts[0]},
+			Former:     map[string][]int32{c.MarketUpdates: counts[1:]},
+		})
+		var want []int32
+		for _, n := range counts {
+			if partition, _ := placed.Partition(symbol, n); !slices.Contains(want, partition) {
+				want = append(want, partition)
+			}
+		}
+		if got := a.homes(symbol); !slices.Equal(got, want) {
+			t.Fatalf("of %v partitions: asked %v, want %v", counts, got, want)
+		}
+		for partition := range counts[0] {
+			if got := p.At(partition).WellPlaced(record.Market, symbol); got != slices.Contains(want, partition) {
+				t.Fatalf("of %v partitions: in %d well placed: %t, it was put into %v", counts, partition, got, want)
+			}
+		}
+	})
 }
 
 // When the topics grow, whoever computes a symbol's new partition must find it
@@ -362,7 +399,7 @@ func TestCountsComeAfterTheDirectory(t *testing.T) {
 
 	topic := a.topics[record.Market]
 	a.assigned(assign.Assignment{Generation: 1, Directory: &assign.Directory{
-		Generation: 1, Partitions: map[string]int32{topic: 12}, Previous: map[string]int32{topic: 6},
+		Generation: 1, Partitions: map[string]int32{topic: 12}, Former: map[string][]int32{topic: {6}},
 	}})
 	if n := a.places.Partitions(record.Market); n != 12 || !told {
 		t.Errorf("%d partitions; the member was told: %t", n, told)

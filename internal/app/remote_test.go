@@ -433,8 +433,9 @@ func TestCustomPlacementAcrossPods(t *testing.T) {
 	}
 }
 
-// After the topics have grown, a symbol's price still lies where the former
-// count put it, maybe in another pod: it is asked there before it is a miss.
+// After the topics have grown, and grown again, a symbol's price still lies where
+// a former count put it, maybe in another pod: it is asked there before it is a
+// miss.
 func TestGrowthAsksTheFormerOwner(t *testing.T) {
 	s := newStage(t, allTopics()...)
 	pods := []*pod{s.start(nil), s.start(nil)}
@@ -446,12 +447,15 @@ func TestGrowthAsksTheFormerOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, topic := range allTopics() {
-		if err := admin.CreatePartitions(topic.Name, 2*partitions, nil, false); err != nil {
-			t.Fatal(err)
+	var owners []*pod
+	for _, n := range []int32{partitions + 1, 2 * partitions} {
+		for _, topic := range allTopics() {
+			if err := admin.CreatePartitions(topic.Name, n, nil, false); err != nil {
+				t.Fatal(err)
+			}
 		}
+		owners = s.owners(n, pods...)
 	}
-	owners := s.owners(2*partitions, pods...)
 	await(t, func() string {
 		if err := s.client.RefreshMetadata(); err != nil {
 			return err.Error()

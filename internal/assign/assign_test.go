@@ -25,6 +25,10 @@ func pairCounts(n int32) map[string]int32 {
 	return map[string]int32{topicMarket: n, topicNotes: n}
 }
 
+func pairFormer(was ...int32) map[string][]int32 {
+	return map[string][]int32{topicMarket: was, topicNotes: was}
+}
+
 func TestNewRefuses(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"unknown strategy":  {Strategy: "cooperative-sticky"},
@@ -305,8 +309,8 @@ func TestGrowth(t *testing.T) {
 	if d.Problem != "" || Colocated(g.ownership(), pair()...) != 12 {
 		t.Errorf("not healed: %q, %v", d.Problem, g.ownership())
 	}
-	if diff := cmp.Diff(pairCounts(6), d.Previous); diff != "" {
-		t.Errorf("previous counts (-want +got):\n%s", diff)
+	if diff := cmp.Diff(pairFormer(6), d.Former); diff != "" {
+		t.Errorf("former counts (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(pairCounts(12), d.Partitions); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
@@ -340,6 +344,108 @@ func TestMissingTopicIsNoError(t *testing.T) {
 	}
 }
 
+// Each count that a topic had is remembered, the last ones where there are many.
+func TestFormerCounts(t *testing.T) {
+	c := counts{}.next(map[string]int32{"a": 6}, 6)
+	for _, n := range []int32{8, 12} {
+		c = c.next(map[string]int32{"a": n}, n)
+	}
+	if !slices.Equal(c.topics[0].was, []int32{8, 6}) {
+		t.Errorf("6, 8 and 12: %+v", c)
+	}
+	for n := int32(13); n < 30; n++ {
+		before := c
+		c = c.next(map[string]int32{"a": n}, n)
+		if want := before.topics[0].now; c.topics[0].last() != want || len(c.topics[0].was) > MaxFormer || !c.newer(before) {
+			t.Fatalf("%d partitions: %+v", n, c)
+		}
+	}
+	if want := []int32{28, 27, 26, 25, 24, 23, 22, 21}; !slices.Equal(c.topics[0].was, want) {
+		t.Errorf("%v, want %v", c.topics[0].was, want)
+	}
+}
+
+// A group that grows twice tells all its members both counts, a leader that has
+// only just come included.
+func TestGroupGrowsTwice(t *testing.T) {
+	for _, strategy := range []string{Copartition, Range} {
+		seen := pairCounts(6)
+		g := newGroup(t, strategy, strategy != Copartition, seen)
+		g.start(pair(), pair())
+		g.settle(first)
+		var p *proc
+		for _, n := range []int32{8, 12} {
+			seen[topicMarket], seen[topicNotes] = n, n
+			p = g.start(pair(), pair())
+			g.settle(newest)
+		}
+		if diff := cmp.Diff(pairFormer(8, 6), p.last.Directory.Former); diff != "" {
+			t.Errorf("%s: former counts (-want +got):\n%s", strategy, diff)
+		}
+	}
+}
+
+func newest(members []*proc) *proc { return members[len(members)-1] }
+
+// The first releases have one former count a topic. They read what is sent now,
+// and what they pass on does not make a newer release forget the others.
+func TestEarlierCountsBesideAnOldRelease(t *testing.T) {
+	u := exampleUserData()
+	u.counts.topics[0].was = []int32{8, 6, 4}
+	data := u.encode()
+	golden(t, "userdata_growths.v1.hex", data)
+	if got, err := decodeUserData(data); err != nil || !slices.EqualFunc(got.counts.topics, u.counts.topics, topicCount.equal) {
+		t.Fatalf("%+v, %v", got.counts, err)
+	}
+	r := exampleRoster()
+	r.counts = u.counts
+	golden(t, "directory_growths.v1.hex", r.data(42))
+	down, err := decodeDirectory(r.data(42))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string][]int32{topicMarket: {8, 6, 4}, topicNotes: {6}}, down.directory.Former); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	fields, err := wire.Open(data, wire.KindUserData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := wire.Header(wire.KindUserData)
+	var passed counts
+	if err := wire.EachField(fields, func(tag uint64, c *wire.Cursor) error {
+		if tag != tagBefore {
+			old = wire.AppendField(old, tag, c.Rest())
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeUserData(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if passed = got.counts; passed.topics[0].last() != 8 || len(passed.topics[0].was) != 1 {
+		t.Errorf("an old release passes on %+v", passed)
+	}
+	if !u.counts.newer(passed) || passed.newer(u.counts) {
+		t.Error("of the same knowledge the part is preferred to the whole")
+	}
+}
+
+// What nobody can have written does not come into the counts.
+func TestEarlierCountsThatMakeNoSense(t *testing.T) {
+	c := counts{epoch: 1, topics: []topicCount{{name: "a", now: 12, was: []int32{8}}, {name: "b", now: 6}}}
+	got := c.with(earlierCounts{"a": {6, 0, 5}, "b": {3}, "c": {1}})
+	if !slices.Equal(got.topics[0].was, []int32{8, 6}) || got.topics[1].was != nil {
+		t.Errorf("%+v", got)
+	}
+	long := counts{topics: []topicCount{{name: "a", now: 30, was: []int32{29}}}}.with(earlierCounts{"a": {28, 27, 26, 25, 24, 23, 22, 21, 20}})
+	if n := len(long.topics[0].was); n != MaxFormer {
+		t.Errorf("%d former counts", n)
+	}
+}
+
 func TestCountsEpoch(t *testing.T) {
 	var c counts
 	c = c.next(map[string]int32{"a": 6}, 6)
@@ -347,13 +453,13 @@ func TestCountsEpoch(t *testing.T) {
 		t.Error("nothing changed but the epoch")
 	}
 	grown := c.next(map[string]int32{"a": 12}, 12)
-	if !grown.newer(c) || grown.topics[0].was != 6 {
+	if !grown.newer(c) || !slices.Equal(grown.topics[0].was, []int32{6}) {
 		t.Errorf("after growth: %+v", grown)
 	}
-	if anew := grown.next(map[string]int32{"a": 3}, 3); anew.topics[0].was != 0 {
-		t.Errorf("a topic made anew has no previous count: %+v", anew)
+	if anew := grown.next(map[string]int32{"a": 3}, 3); len(anew.topics[0].was) > 0 {
+		t.Errorf("a topic made anew has no former count: %+v", anew)
 	}
-	if gone := grown.next(map[string]int32{"a": 0}, 12); gone.topics[0] != grown.topics[0] {
+	if gone := grown.next(map[string]int32{"a": 0}, 12); !gone.topics[0].equal(grown.topics[0]) {
 		t.Errorf("a topic out of sight is forgotten: %+v", gone)
 	}
 }
@@ -578,7 +684,7 @@ func exampleUserData() userData {
 	return userData{
 		Identity: Identity{ID: "joiner-0", Address: "joiner-0.joiner:8081", Instance: "joiner-0", Transactional: "g-joiner-0"},
 		counts: counts{epoch: 3, planned: 12, topics: []topicCount{
-			{name: topicMarket, now: 12, was: 6}, {name: topicNotes, now: 12, was: 6},
+			{name: topicMarket, now: 12, was: []int32{6}}, {name: topicNotes, now: 12, was: []int32{6}},
 		}},
 		held:   held{since: 41, indices: []int32{0, 1, 2, 7, 300}},
 		eager:  true,
@@ -633,7 +739,7 @@ func TestGoldenDirectory(t *testing.T) {
 			topicMarket: {"", "", "", "id-1", "id-2"}, topicNotes: {"", "", "", "id-1", "id-2"}, topicExtra: {""},
 		},
 		Partitions: pairCounts(12),
-		Previous:   pairCounts(6),
+		Former:     pairFormer(6),
 		Moving:     map[string][]int32{topicMarket: {1}, topicNotes: {1}},
 		Unowned:    map[string][]int32{topicMarket: {2}, topicNotes: {2}, topicExtra: {0}},
 		Problem:    r.problem,

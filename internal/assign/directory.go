@@ -17,9 +17,10 @@ type Directory struct {
 	Owners map[string][]string
 	// Partitions gives each topic's number of partitions.
 	Partitions map[string]int32
-	// Previous gives the number of partitions that a topic had before it last
-	// grew; topics that never grew while somebody looked are absent.
-	Previous map[string]int32
+	// Former gives the numbers of partitions that a topic had before it grew,
+	// newest first, at most MaxFormer of them; topics that never grew while
+	// somebody looked are absent.
+	Former map[string][]int32
 	// Moving lists, by topic, the partitions without an owner because the old
 	// one has yet to let go: the next generation gives them to the new one.
 	Moving map[string][]int32

@@ -19,6 +19,7 @@ const (
 	tagTruncated  = 6
 	tagLeader     = 7 // one above the leader's place among the members
 	tagInnerDown  = 8
+	tagEarlier    = 9 // former counts before the one that tagTopics has
 )
 
 // The fields of a member in a directory.
@@ -104,6 +105,9 @@ func (r *roster) encode(generation int32, d detail) []byte {
 	b := wire.Header(wire.KindDirectory)
 	b = wire.AppendNumber(b, tagGeneration, uint64(max(generation, 0)))
 	b = wire.AppendField(b, tagTopics, r.counts.append(nil))
+	if r.counts.earlier() {
+		b = wire.AppendField(b, tagEarlier, r.counts.appendEarlier(nil))
+	}
 	b = wire.AppendText(b, tagProblem, r.problem)
 	if d == noOwners {
 		return wire.AppendNumber(b, tagTruncated, 1)
@@ -167,10 +171,11 @@ func decodeDirectory(data []byte) (received, error) {
 		return received{}, err
 	}
 	var (
-		r      received
-		d      = &r.directory
-		owners []ownerList
-		leader int32
+		r       received
+		d       = &r.directory
+		owners  []ownerList
+		leader  int32
+		earlier earlierCounts
 	)
 	err = wire.EachField(fields, func(tag uint64, c *wire.Cursor) error {
 		switch tag {
@@ -178,6 +183,8 @@ func decodeDirectory(data []byte) (received, error) {
 			d.Generation = c.Int32()
 		case tagTopics:
 			r.counts = readCounts(c)
+		case tagEarlier:
+			earlier = readEarlier(c)
 		case tagProblem:
 			d.Problem = string(c.Rest())
 		case tagTruncated:
@@ -204,6 +211,7 @@ func decodeDirectory(data []byte) (received, error) {
 	if err := d.fill(owners); err != nil {
 		return received{}, err
 	}
+	r.counts = r.counts.with(earlier)
 	d.fillCounts(r.counts)
 	return r, nil
 }
@@ -284,11 +292,11 @@ func (d *Directory) fillTopic(topic string, codes []uint32) error {
 
 func (d *Directory) fillCounts(c counts) {
 	d.Partitions = make(map[string]int32, len(c.topics))
-	d.Previous = make(map[string]int32)
+	d.Former = make(map[string][]int32)
 	for _, t := range c.topics {
 		d.Partitions[t.name] = t.now
-		if t.was > 0 {
-			d.Previous[t.name] = t.was
+		if len(t.was) > 0 {
+			d.Former[t.name] = t.was
 		}
 	}
 }

@@ -17,6 +17,7 @@ const (
 	tagJoined   = 7
 	tagInner    = 8
 	tagTxn      = 9
+	tagBefore   = 10 // former counts before the one that tagCounts has
 )
 
 const flagEager = 1 << 0
@@ -56,6 +57,9 @@ func (u *userData) encode() []byte {
 	b = wire.AppendText(b, tagTxn, u.Transactional)
 	if u.counts.epoch > 0 {
 		b = wire.AppendField(b, tagCounts, u.counts.append(nil))
+		if u.counts.earlier() {
+			b = wire.AppendField(b, tagBefore, u.counts.appendEarlier(nil))
+		}
 	}
 	if len(u.held.indices) > 0 {
 		body := binary.AppendUvarint(nil, uint64(max(u.held.since, 0)))
@@ -80,7 +84,10 @@ func decodeUserData(data []byte) (userData, error) {
 	if err != nil {
 		return userData{}, err
 	}
-	var u userData
+	var (
+		u       userData
+		earlier earlierCounts
+	)
 	err = wire.EachField(fields, func(tag uint64, c *wire.Cursor) error {
 		switch tag {
 		case tagID:
@@ -93,6 +100,8 @@ func decodeUserData(data []byte) (userData, error) {
 			u.Transactional = string(c.Rest())
 		case tagCounts:
 			u.counts = readCounts(c)
+		case tagBefore:
+			earlier = readEarlier(c)
 		case tagHeld:
 			u.held = held{since: c.Int32(), indices: c.Runs()}
 		case tagFlags:
@@ -107,5 +116,6 @@ func decodeUserData(data []byte) (userData, error) {
 	if err != nil {
 		return userData{}, err
 	}
+	u.counts = u.counts.with(earlier)
 	return u, nil
 }

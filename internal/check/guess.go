@@ -42,12 +42,12 @@ func suspectOf(d *placement.Detective) (s Suspect) {
 	return s
 }
 
-// previousCounts are the partition counts that topics had before they last
-// grew, as the group remembers them.
-func previousCounts(g kafka.Group) map[string]int32 {
+// formerCounts are the partition counts that topics had before they grew, as
+// the group remembers them.
+func formerCounts(g kafka.Group) map[string][]int32 {
 	for _, m := range g.Members {
-		if d, ok := assign.InspectAssignment(m.AssignmentData); ok && len(d.Previous) > 0 {
-			return d.Previous
+		if d, ok := assign.InspectAssignment(m.AssignmentData); ok && len(d.Former) > 0 {
+			return d.Former
 		}
 	}
 	return nil

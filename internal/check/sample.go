@@ -57,13 +57,13 @@ func (g *gatherer) sample(ctx context.Context) {
 	for side := range guesses {
 		guesses[side] = newGuess(g.o.Inputs[side].Placer, int32(len(in[side].Partitions)))
 	}
-	previous := previousCounts(g.facts.Group)
+	former := formerCounts(g.facts.Group)
 	sideBySide(len(places), readers, func(i int) {
 		at := places[i]
 		input := &g.o.Inputs[at.side]
 		t := tail{
 			gatherer: g, input: input, facts: &in[at.side].Partitions[at.index], guess: guesses[at.side],
-			side: record.Side(at.side), count: int32(len(in[at.side].Partitions)), previous: previous[input.Topic], budget: budget,
+			side: record.Side(at.side), count: int32(len(in[at.side].Partitions)), former: former[input.Topic], budget: budget,
 		}
 		t.facts.Err = g.leaderAway(t.input.Topic, at.index)
 		if t.facts.Err == nil {
@@ -78,13 +78,13 @@ func (g *gatherer) sample(ctx context.Context) {
 // tail looks into one partition.
 type tail struct {
 	*gatherer
-	input    *Input
-	side     record.Side
-	facts    *PartitionFacts
-	guess    *guess
-	count    int32 // partitions of the topic
-	previous int32 // before it grew; 0: not known
-	budget   int64 // bytes to sample
+	input  *Input
+	side   record.Side
+	facts  *PartitionFacts
+	guess  *guess
+	count  int32   // partitions of the topic
+	former []int32 // before it grew, as far as is known
+	budget int64   // bytes to sample
 }
 
 // leaderAway says why a partition cannot be read, where that is known already.
@@ -271,7 +271,7 @@ func (s *sampler) place(key []byte) {
 		return
 	}
 	s.keys.Add(key[:min(len(key), maxKey)])
-	well := s.input.Placer.WellPlaced(key, s.facts.ID, s.count, s.previous)
+	well := s.input.Placer.WellPlaced(key, s.facts.ID, s.count, s.former)
 	if !well {
 		s.s.Misplaced++
 	}

@@ -63,7 +63,7 @@ func (s *stage) Detective(record.Side) *placement.Detective {
 func (s *stage) take(p *Partition, side record.Side, keys ...[]byte) {
 	misplaced := 0
 	for _, key := range keys {
-		if !s.placer.WellPlaced(key, p.index, s.partitions, 0) {
+		if !s.placer.WellPlaced(key, p.index, s.partitions, nil) {
 			p.Misplaced(side, key, misplaced)
 			misplaced++
 		}
@@ -535,7 +535,7 @@ func TestFewKeysAreNoMixture(t *testing.T) {
 	s := newStage(t, 6, placement.Options{})
 	crc32 := s.producer(placement.Options{Partitioner: "crc32"})
 	for i := range 30 {
-		if at, _ := crc32.Partition(symbol(i), 6); !s.placer.WellPlaced(symbol(i), at, 6, 0) {
+		if at, _ := crc32.Partition(symbol(i), 6); !s.placer.WellPlaced(symbol(i), at, 6, nil) {
 			s.Partition(at).Misplaced(record.Market, symbol(i), 0)
 		}
 	}

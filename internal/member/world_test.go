@@ -393,7 +393,7 @@ func (s sent) Drop(record.Owner) int { return 0 }
 type home int32
 
 func (h home) Home([]byte) (int32, bool)           { return int32(h), true }
-func (h home) Former([]byte) (int32, bool)         { return 0, false }
+func (h home) Former([]byte) []int32               { return nil }
 func (h home) WellPlaced(record.Side, []byte) bool { return true }
 
 // nobody answers look-ups.

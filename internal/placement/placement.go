@@ -121,19 +121,20 @@ func (p *Placer) Former(key []byte, partitions int32) (int32, bool) {
 }
 
 // WellPlaced reports whether key may lie in partition, in a topic that has that
-// many partitions now and had previous before it grew (0: it never did).
-// Records written before the growth stay where the old count put them, so both
-// are right. Where nobody can tell, a key is never misplaced.
-func (p *Placer) WellPlaced(key []byte, partition, partitions, previous int32) bool {
+// many partitions now and had these before it grew, as far as is known. Records
+// written before a growth stay where the old count put them, so all are right.
+// Where nobody can tell, a key is never misplaced.
+func (p *Placer) WellPlaced(key []byte, partition, partitions int32, former []int32) bool {
 	want, known := p.Partition(key, partitions)
 	if !known || want == partition {
 		return true
 	}
-	if previous <= 0 {
-		return false
+	for _, n := range former {
+		if want, known := p.Former(key, n); known && want == partition {
+			return true
+		}
 	}
-	want, known = p.Former(key, previous)
-	return known && want == partition
+	return false
 }
 
 // reservedBelow counts the reserved partitions that exist.

@@ -167,7 +167,7 @@ func TestCustomIsNeverJudged(t *testing.T) {
 	if _, ok := p.Partition([]byte("AAPL"), 12); ok {
 		t.Error("a custom placement was claimed to be known")
 	}
-	if !p.WellPlaced([]byte("AAPL"), 7, 12, 0) {
+	if !p.WellPlaced([]byte("AAPL"), 7, 12, nil) {
 		t.Error("a custom placement was judged")
 	}
 }
@@ -176,23 +176,27 @@ func TestWellPlaced(t *testing.T) {
 	p := placer(t, Options{Partitioner: "murmur2"})
 	now, _ := p.Partition([]byte("AAPL"), 12)
 	before, _ := p.Partition([]byte("AAPL"), 5)
-	if now == before {
-		t.Fatal("the example shows nothing: both counts agree")
+	first, _ := p.Partition([]byte("AAPL"), 3)
+	if now == before || now == first || before == first {
+		t.Fatal("the example shows nothing: counts agree")
 	}
 	for _, tc := range []struct {
-		name                string
-		key                 []byte
-		partition, previous int32
-		want                bool
+		name      string
+		key       []byte
+		partition int32
+		former    []int32
+		want      bool
 	}{
-		{"where it belongs", []byte("AAPL"), now, 0, true},
-		{"elsewhere", []byte("AAPL"), before, 0, false},
-		{"where it belonged before the growth", []byte("AAPL"), before, 5, true},
-		{"neither", []byte("AAPL"), 11, 5, false},
-		{"null key", nil, 11, 0, true},
-		{"empty key", []byte{}, 11, 0, true},
+		{"where it belongs", []byte("AAPL"), now, nil, true},
+		{"elsewhere", []byte("AAPL"), before, nil, false},
+		{"where it belonged before the growth", []byte("AAPL"), before, []int32{5}, true},
+		{"where it belonged before the growth before", []byte("AAPL"), first, []int32{5, 3}, true},
+		{"likewise, and nobody remembers", []byte("AAPL"), first, []int32{5}, false},
+		{"neither", []byte("AAPL"), 11, []int32{5, 3}, false},
+		{"null key", nil, 11, nil, true},
+		{"empty key", []byte{}, 11, nil, true},
 	} {
-		if got := p.WellPlaced(tc.key, tc.partition, 12, tc.previous); got != tc.want {
+		if got := p.WellPlaced(tc.key, tc.partition, 12, tc.former); got != tc.want {
 			t.Errorf("%s: %t, want %t", tc.name, got, tc.want)
 		}
 	}
@@ -210,7 +214,7 @@ func TestReservedPartitionThatIsNew(t *testing.T) {
 	}
 	for partition := range int32(7) {
 		want := partition == before || partition == 6
-		if got := p.WellPlaced(premium, partition, 7, 6); got != want {
+		if got := p.WellPlaced(premium, partition, 7, []int32{6}); got != want {
 			t.Errorf("in partition %d: %t, want %t", partition, got, want)
 		}
 	}
@@ -243,10 +247,10 @@ func TestNewRefuses(t *testing.T) {
 }
 
 func TestPartitionDoesNotAllocate(t *testing.T) {
-	key := []byte("BBCA")
+	key, former := []byte("BBCA"), []int32{6, 5}
 	for _, name := range Names() {
 		p := placer(t, Options{Partitioner: name, Reserved: []Reserved{{Partition: 2, Symbols: [][]byte{[]byte("AAPL")}}}})
-		if n := testing.AllocsPerRun(100, func() { p.WellPlaced(key, 0, 12, 6) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { p.WellPlaced(key, 0, 12, former) }); n != 0 {
 			t.Errorf("%s: %v allocations a record", name, n)
 		}
 	}

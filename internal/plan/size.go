@@ -136,7 +136,7 @@ func (p *planner) breaks(g *Growth) []string {
 	}
 	return []string{
 		keys,
-		"Prices: until its next tick, a moved symbol's last price lies in its old partition. joiner asks there, by the count before the growth, before it calls it a miss; such joins are remote where that partition has another owner. Only one former count is remembered: do not grow again before every symbol has ticked.",
+		"Prices: until its next tick, a moved symbol's last price lies in its old partition. joiner asks there, by the counts before the growth (the last eight), before it calls it a miss; such joins are remote where that partition has another owner. Grow again only once every symbol has ticked: one that the hash brings back to a partition that it had before is answered from there until then.",
 		"Order: a moved symbol's older records wait in one partition while its newer ones are read from another, so its alerts may leave out of order until the old partition has been read up to the growth. Let the lag fall to 0 first, and the order holds for all but what is in flight.",
 		"Topics: all have to grow, both inputs (while their counts differ, joiner goes on with the partitions that it had and is not ready) and both outputs (topics.create does those).",
 		"Producers: each sees the new count in its own time, within metadata.max.age.ms (five minutes by default). Until all have, ticks and notifications of one symbol may go to different partitions, and such joins are remote.",

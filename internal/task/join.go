@@ -15,10 +15,11 @@ import (
 
 // joinState is where a notification's join stands.
 type joinState struct {
-	begun    time.Time // when this attempt began
-	home     int32     // the market partition of the symbol; AnyPartition unknown
-	ask      [3]int32  // partitions that may hold the price, in the order of asking
+	begun    time.Time            // when this attempt began
+	home     int32                // the market partition of the symbol; AnyPartition unknown
+	ask      [MaxFormer + 2]int32 // partitions that may hold the price, in the order of asking
 	asks     int
+	placed   int // how many of them are where the partitioner puts the symbol, or put it once
 	at       int // the one being asked
 	asking   bool
 	again    record.Millis // when to ask again; 0: not
@@ -89,8 +90,8 @@ func (j *joinState) own(symbol []byte) {
 }
 
 // plan lists the partitions that may hold the symbol's price: where the
-// market's partitioner puts it, where it put it before the topic grew, and
-// where the notification itself lies, whoever owns these: what is found must not
+// market's partitioner puts it, where it put it before the topic grew, newest
+// first, and where the notification itself lies, whoever owns these: what is found must not
 // depend on which pod has which partition.
 func (t *Task) plan(p *place) {
 	j := &p.join
@@ -107,9 +108,11 @@ func (t *Task) plan(p *place) {
 	if home == t.o.Index && t.o.Mine[record.Market] && t.table.Holds(p.note.Symbol) {
 		return // the usual case: the table has an answer, be it a tombstone
 	}
-	if former, ok := t.o.Placement.Former(p.note.Symbol); ok {
-		j.add(former)
+	former := t.o.Placement.Former(p.note.Symbol)
+	for _, partition := range former[:min(len(former), MaxFormer)] {
+		j.add(partition)
 	}
+	j.placed = j.asks
 	j.add(t.o.Index)
 }
 
@@ -123,6 +126,15 @@ func (j *joinState) add(partition int32) {
 	j.asks++
 }
 
+// removed ends the search behind the partition being asked where that has a
+// tombstone of the symbol: it is newer than what lies under earlier counts, or
+// where the partitioner never put the symbol.
+func (j *joinState) removed() {
+	if j.at < j.placed {
+		j.at = j.asks - 1
+	}
+}
+
 // resolve goes through the partitions that are left until one has the price,
 // one must be waited for, or none is left.
 func (t *Task) resolve(p *place) {
@@ -132,6 +144,9 @@ func (t *Task) resolve(p *place) {
 		if q == t.o.Index && t.o.Mine[record.Market] {
 			if t.lookHere(p) {
 				return
+			}
+			if t.table.Holds(p.note.Symbol) {
+				j.removed()
 			}
 			continue
 		}
@@ -206,10 +221,10 @@ func (t *Task) answered(r placeAnswer) {
 		}
 		t.settle(p)
 	case NoPrice:
-		j.at++
-		if a.Held && asked == j.home {
-			j.at = j.asks // its tombstone is newer than what lies elsewhere
+		if a.Held {
+			j.removed()
 		}
+		j.at++
 		t.resolve(p)
 		j.own(p.note.Symbol)
 	case NotAsked:

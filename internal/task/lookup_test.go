@@ -275,7 +275,7 @@ func TestTombstoneAtHomeEndsTheSearch(t *testing.T) {
 	} {
 		run(t, func(o *Options) { o.Prices = nil }, func(t *testing.T, w *world) {
 			w.home = func(string) (int32, bool) { return 5, true }
-			w.former = func(string) (int32, bool) { return 1, true }
+			w.former = func(string) []int32 { return []int32{1} }
 			w.prices = func(q Query) Answer {
 				if q.Partition == 5 {
 					return Answer{Outcome: NoPrice, Known: true, Partition: 5, Next: 9, Held: held}

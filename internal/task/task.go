@@ -27,17 +27,21 @@ const (
 	DropIt       Policy = "drop"
 )
 
+// MaxFormer is how many partitions of former counts a join asks at most.
+const MaxFormer = 8
+
 // Placement tells where the market topic keeps a symbol, and whether a
 // consumed key lies where its topic's partitioner puts it.
 type Placement interface {
 	// Home returns the market partition of the symbol; ok is false where
 	// nobody can know it.
 	Home(symbol []byte) (partition int32, ok bool)
-	// Former returns the partition under the count that the topic had before
-	// it grew; ok is false where it did not grow or the partition is the same.
-	Former(symbol []byte) (partition int32, ok bool)
-	// WellPlaced judges a consumed key; partitions of the earlier count are
-	// well placed on the market side.
+	// Former returns the partitions under the counts that the topic had before
+	// it grew, newest first: none where it did not grow, and maybe some of them
+	// twice. No more than MaxFormer are looked at.
+	Former(symbol []byte) (partitions []int32)
+	// WellPlaced judges a consumed key; partitions of the earlier counts are
+	// well placed.
 	WellPlaced(side record.Side, key []byte) bool
 }
 

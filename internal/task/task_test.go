@@ -624,7 +624,7 @@ func TestMisplacedNotificationAsksTheOwner(t *testing.T) {
 // it. A tombstone in the new place is an answer, too.
 func TestPriceOfTheFormerPartition(t *testing.T) {
 	run(t, func(o *Options) { o.Prices = nil }, func(_ *testing.T, w *world) {
-		w.former = func(string) (int32, bool) { return 1, true }
+		w.former = func(string) []int32 { return []int32{1} }
 		w.owns[1] = true
 		w.prices = func(Query) Answer {
 			return Answer{Outcome: Found, Known: true, Partition: 1, Next: 4, AsOf: true, Price: record.Price{Text: "2", Partition: 1}}
@@ -636,6 +636,60 @@ func TestPriceOfTheFormerPartition(t *testing.T) {
 		w.note("BBCA", 1200)
 		w.expect("BBCA "+src(0)+" 2 local hit", "BBCA "+src(1)+" none local miss")
 	})
+}
+
+// After several growths the counts are asked newest first, each partition once,
+// and a tombstone hides what lies under counts before it: in another partition,
+// or in this one.
+func TestPriceUnderCountsBeforeTheLast(t *testing.T) {
+	const here = 3
+	found := func(q Query) Answer {
+		return Answer{Outcome: Found, Known: true, Partition: q.Partition, Next: 4, AsOf: true,
+			Price: record.Price{Text: fmt.Sprint(q.Partition), Partition: q.Partition}}
+	}
+	none := func(held bool) func(Query) Answer {
+		return func(q Query) Answer {
+			return Answer{Outcome: NoPrice, Known: true, Partition: q.Partition, Next: 9, Held: held}
+		}
+	}
+	for name, c := range map[string]struct {
+		home    int32
+		former  []int32
+		answers map[int32]func(Query) Answer
+		removed bool // here
+		asked   []int32
+		want    string
+	}{
+		"two growths ago":  {here, []int32{1, 2}, map[int32]func(Query) Answer{1: none(false), 2: found}, false, []int32{1, 2}, "2 remote hit"},
+		"the newest wins":  {here, []int32{1, 2}, map[int32]func(Query) Answer{1: found, 2: found}, false, []int32{1}, "1 remote hit"},
+		"a tombstone":      {here, []int32{1, 2}, map[int32]func(Query) Answer{1: none(true), 2: found}, false, []int32{1}, "none local miss"},
+		"not as home":      {5, []int32{1, 5, 2}, map[int32]func(Query) Answer{5: none(false), 1: none(false), 2: found}, false, []int32{5, 1, 2}, "2 remote hit"},
+		"a tombstone here": {5, []int32{here, 2}, map[int32]func(Query) Answer{5: none(false), 2: found}, true, []int32{5}, "none remote miss"},
+		"nowhere": {here, []int32{1, 1, 2, here, 4, 5, 6, 7, 8}, map[int32]func(Query) Answer{
+			1: none(false), 2: none(false), 4: none(false), 5: none(false), 6: none(false), 7: none(false), 8: found,
+		}, false, []int32{1, 2, 4, 5, 6, 7}, "none local miss"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(o *Options) { o.Prices = nil }, func(t *testing.T, w *world) {
+				var asked []int32
+				w.home = func(string) (int32, bool) { return c.home, true }
+				w.former = func(string) []int32 { return c.former }
+				w.prices = func(q Query) Answer {
+					asked = append(asked, q.Partition)
+					return c.answers[q.Partition](q)
+				}
+				w.start(-1, -1)
+				if c.removed {
+					w.offer(record.Market, w.put(record.Market, "BBCA", "", 900))
+				}
+				w.note("BBCA", 1000)
+				w.expect("BBCA " + src(0) + " " + c.want)
+				if !slices.Equal(asked, c.asked) {
+					t.Errorf("asked %v, want %v", asked, c.asked)
+				}
+			})
+		})
+	}
 }
 
 // Outputs of one symbol leave in source order although the first one asks.
@@ -723,7 +777,7 @@ func TestPriceThatCameBehindAnAskingPlaceIsItsOwn(t *testing.T) {
 			}
 			return Answer{Outcome: NoPrice, Known: true, Partition: 1}
 		}
-		w.former = func(string) (int32, bool) { return 1, true }
+		w.former = func(string) []int32 { return []int32{1} }
 		w.owns[1] = true
 		w.start(-1, -1)
 		w.note("BBCA", 1000) // asks the former partition

@@ -53,7 +53,7 @@ type world struct {
 	prices  func(q Query) Answer
 	owns    map[int32]bool
 	home    func(symbol string) (int32, bool)
-	former  func(symbol string) (int32, bool)
+	former  func(symbol string) []int32
 	tries   uint64 // of the log
 	waiting bool
 }
@@ -283,9 +283,9 @@ func (w *world) Home(symbol []byte) (int32, bool) {
 	return w.home(string(symbol))
 }
 
-func (w *world) Former(symbol []byte) (int32, bool) {
+func (w *world) Former(symbol []byte) []int32 {
 	if w.former == nil {
-		return 0, false
+		return nil
 	}
 	return w.former(string(symbol))
 }
