@@ -245,9 +245,11 @@ func (t *Transactor) resolve(ctx context.Context) bool {
 	return true
 }
 
+// has compares for equality: a task whose topic was made anew, or truncated, begins
+// below what was committed before.
 func (t *Transactor) has(s *share, have map[string]map[int32]int64) bool {
 	for side, topic := range t.o.Topics {
-		if s.changed[side] && have[topic][s.part.task.Index()] < s.to[side] {
+		if s.changed[side] && have[topic][s.part.task.Index()] != s.to[side] {
 			return false
 		}
 	}
