@@ -208,7 +208,7 @@ func (c *Committer) registered() []*progress {
 func (c *Committer) begin(ctx context.Context) bool {
 	select {
 	case c.turn <- struct{}{}:
-		c.turns.begin()
+		c.turns.begin(ctx, 3*c.o.Timeout)
 		return true
 	case <-ctx.Done():
 		return false

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -74,38 +75,43 @@ func (p *partition) first() *record.Output {
 func (s *sender) waits() bool { return s.busy && time.Since(s.began) < callLimit }
 
 // turns counts what is done one after the other, each within a bound, and knows
-// since when the one under way is.
+// when the one under way is to have ended.
 type turns struct {
-	n     atomic.Uint64
-	began atomic.Pointer[time.Time] // nil: none is under way
+	n   atomic.Uint64
+	due atomic.Pointer[time.Time] // nil: none is under way
 }
 
-func (t *turns) begin() {
-	now := time.Now()
-	t.began.Store(&now)
+// begin notes that what begins now ends well within the bound, or soon after
+// ctx where that lasts longer.
+func (t *turns) begin(ctx context.Context, bound time.Duration) {
+	due := time.Now().Add(bound)
+	if limit, ok := ctx.Deadline(); ok && limit.Add(bound).After(due) {
+		due = limit.Add(bound)
+	}
+	t.due.Store(&due)
 }
 
 func (t *turns) end() {
-	t.began.Store(nil)
+	t.due.Store(nil)
 	t.n.Add(1)
 }
 
-// pulse shows that a turn has taken longer than the bound.
-func (t *turns) pulse(part string, bound time.Duration) Pulse {
+// pulse shows that a turn has taken longer than its bound.
+func (t *turns) pulse(part string) Pulse {
 	p := record.Pulse{Part: part, Done: t.n.Load()}
-	if began := t.began.Load(); began != nil && time.Since(*began) > bound {
-		p.Work = fmt.Sprintf("what takes %s at most has not come to an end", bound)
+	if due := t.due.Load(); due != nil && time.Now().After(*due) {
+		p.Work = "what was to have ended by " + due.UTC().Format(time.RFC3339) + " goes on"
 	}
 	return Pulse{Pulse: p}
 }
 
 // Pulses shows that commits come to an end: each does within a time-out, whatever
 // the brokers do. It waits for nobody.
-func (c *Committer) Pulses() []Pulse { return []Pulse{c.turns.pulse("committer", 3*c.o.Timeout)} }
+func (c *Committer) Pulses() []Pulse { return []Pulse{c.turns.pulse("committer")} }
 
 // Pulses shows the writer's partitions, and that transactions come to an end:
 // each request does within a time-out, whatever the brokers do. It waits for
 // nobody.
 func (t *Transactor) Pulses() []Pulse {
-	return append(t.o.Writer.Pulses(), t.turns.pulse("transactor", 6*t.o.Timeout))
+	return append(t.o.Writer.Pulses(), t.turns.pulse("transactor"))
 }

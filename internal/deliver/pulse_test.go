@@ -1,7 +1,9 @@
 package deliver
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -105,18 +107,55 @@ func TestPulsesOfAWriterThatIsStuck(t *testing.T) {
 
 func TestTurnsThatDoNotEnd(t *testing.T) {
 	var c turns
-	if p := c.pulse("committer", time.Hour); p.Work != "" {
+	if p := c.pulse("committer"); p.Work != "" {
 		t.Errorf("nothing is under way: %v", p)
 	}
-	c.begin()
-	if p := c.pulse("committer", time.Hour); p.Work != "" {
+	c.begin(context.Background(), time.Hour)
+	if p := c.pulse("committer"); p.Work != "" {
 		t.Errorf("within its bound: %v", p)
 	}
-	if p := c.pulse("committer", -time.Second); p.Work == "" || p.Done != 0 || p.Owner != nil {
+	c.begin(context.Background(), -time.Second)
+	if p := c.pulse("committer"); p.Work == "" || p.Done != 0 || p.Owner != nil {
 		t.Errorf("beyond its bound: %+v", p)
 	}
 	c.end()
-	if p := c.pulse("committer", -time.Second); p.Work != "" || p.Done != 1 {
+	if p := c.pulse("committer"); p.Work != "" || p.Done != 1 {
 		t.Errorf("it has ended: %+v", p)
 	}
 }
+
+// A task that is handed over may wait for its commit longer than a periodic one
+// does, by its configuration: brokers that are away for that long are no stall.
+func TestACommitThatMayTakeLongIsNoStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := NewCommitter(CommitterOptions{
+			Interval: time.Second, Timeout: 10 * time.Second,
+			Topics: [record.Sides]string{"ticks", "notes"},
+			Member: func() (Generation, bool) { return Generation{}, true },
+			Commit: func(ctx context.Context, _ Generation, _ map[string]map[int32]int64) (map[string]map[int32]error, error) {
+				<-ctx.Done() // the coordinator is away
+				return nil, ctx.Err()
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		go func() { _ = c.CommitNow(ctx, handedOver{}) }()
+		time.Sleep(9 * time.Minute)
+		synctest.Wait()
+		if p := c.Pulses()[0]; p.Work != "" {
+			t.Errorf("within what it was given: %+v", p)
+		}
+	})
+}
+
+// handedOver is a task with something to commit.
+type handedOver struct{}
+
+func (handedOver) Index() int32 { return 3 }
+func (handedOver) Cut() (record.Offsets, [record.Sides]bool) {
+	return record.Offsets{1, 1}, [record.Sides]bool{true, true}
+}
+func (handedOver) Committed(record.Offsets) {}

@@ -421,7 +421,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 			t.leave(ctx)
 			return nil
 		}
-		t.turns.begin()
+		t.turns.begin(ctx, 6*t.o.Timeout)
 		t.roundWithin(ctx)
 		t.turns.end()
 	}

@@ -262,8 +262,9 @@ func (f *Fetcher) tryPlace(fd *Feed) bool {
 		}
 		fd.replica = noReplica
 	}
-	// LeaderAndEpoch would refresh the metadata and wait for that.
-	if f.client.PartitionNotReadable(fd.topic, fd.id) {
+	// LeaderAndEpoch would refresh the metadata and wait for that; it also does
+	// where the client has given up the brokers that it knew.
+	if f.client.PartitionNotReadable(fd.topic, fd.id) || len(f.client.Brokers()) == 0 {
 		return false
 	}
 	b, epoch, err := f.client.LeaderAndEpoch(fd.topic, fd.id)
@@ -350,13 +351,14 @@ func (f *Fetcher) find(topic string) {
 		if batch == nil {
 			return
 		}
+		// Until all of them are placed: that may wait for brokers as well.
 		f.setAsking(topic, true)
 		wait = f.refresh(topic)
-		f.setAsking(topic, false)
 		for _, fd := range batch {
 			fd.turns.Add(1)
 			f.place(fd)
 		}
+		f.setAsking(topic, false)
 	}
 }
 

@@ -2,9 +2,12 @@ package kafka
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"joiner/internal/record"
@@ -105,6 +108,88 @@ func TestFetcherPulses(t *testing.T) {
 	if ok {
 		t.Error("a lock that is not given back is not told of")
 	}
+}
+
+// leaderless is a client whose brokers do not answer: who looks up a leader waits
+// until the gate opens.
+type leaderless struct {
+	sarama.Client
+	nobody  atomic.Bool // no broker is known any more
+	lost    atomic.Bool // no leader is known
+	entered chan struct{}
+	gate    chan struct{}
+}
+
+func (s *leaderless) PartitionNotReadable(string, int32) bool { return s.lost.Load() }
+func (s *leaderless) RefreshMetadata(...string) error         { s.lost.Store(false); return nil }
+
+func (s *leaderless) Brokers() []*sarama.Broker {
+	if s.nobody.Load() {
+		return nil
+	}
+	return s.Client.Brokers()
+}
+
+func (s *leaderless) LeaderAndEpoch(topic string, id int32) (*sarama.Broker, int32, error) {
+	s.entered <- struct{}{}
+	<-s.gate
+	return s.Client.LeaderAndEpoch(topic, id)
+}
+
+// sarama looks its brokers up again, for as long as all of its time-outs take,
+// where it is asked for a leader that it has lost: neither the partition nor those
+// behind it are at fault.
+func TestFetcherPulsesWhileLeadersAreLookedUp(t *testing.T) {
+	k := fakeCluster(t, 1)
+	topic := k.topic(t, 2, nil)
+	c := k.connect(t, nil)
+	f := c.NewFetcher(FetcherOptions{MaxWait: 2 * time.Millisecond})
+	s := &leaderless{Client: f.client, entered: make(chan struct{}, 8), gate: make(chan struct{})}
+	s.lost.Store(true)
+	f.client = s
+	open := sync.OnceFunc(func() { close(s.gate) })
+	defer open()
+	f.Add(topic, 0, 0, newFetched(t, 0))
+	f.Add(topic, 1, 0, newFetched(t, 0))
+	<-s.entered
+	for range 20 {
+		time.Sleep(time.Millisecond)
+		all, ok := f.Pulses()
+		if !ok || len(all) != 2 {
+			t.Fatalf("%v", all)
+		}
+		waiting := 0
+		for _, p := range all {
+			if p.Waiting {
+				waiting++
+			}
+		}
+		if waiting != 2 {
+			t.Fatalf("%d of 2 wait for a broker: %+v", waiting, all)
+		}
+	}
+	open()
+	inTurn(t, f, 2)
+}
+
+// Where the client knows no broker any more, no partition is worth a search of
+// its own: the topic's is enough.
+func TestFetcherDoesNotSearchForEachPartition(t *testing.T) {
+	k := fakeCluster(t, 1)
+	topic := k.topic(t, 2, nil)
+	c := k.connect(t, nil)
+	f := c.NewFetcher(FetcherOptions{MaxWait: 2 * time.Millisecond})
+	s := &leaderless{Client: f.client, entered: make(chan struct{}, 8), gate: make(chan struct{})}
+	close(s.gate)
+	s.nobody.Store(true)
+	f.client = s
+	fd := f.Add(topic, 0, 0, newFetched(t, 0))
+	eventually(t, "three searches", func() bool { return fd.turns.Load() > 3 })
+	if n := len(s.entered); n > 0 {
+		t.Errorf("a partition was looked up %d times, and nobody is there to tell", n)
+	}
+	s.nobody.Store(false)
+	eventually(t, "the leader", func() bool { return f.Leader(topic, 0) != NoLeader })
 }
 
 func TestReaderCountsItsTries(t *testing.T) {

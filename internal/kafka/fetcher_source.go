@@ -81,6 +81,13 @@ func (s *source) run() {
 	}
 }
 
+// place hands a feed over, which may wait for brokers.
+func (s *source) place(fd *Feed) {
+	s.calls()
+	s.f.place(fd)
+	s.called.Store(0)
+}
+
 // calls notes that the goroutine waits for the broker from now on.
 func (s *source) calls() { s.called.Store(max(int64(time.Since(s.f.made)), 1)) }
 
@@ -107,7 +114,7 @@ func (s *source) request() (req *sarama.FetchRequest, idle time.Duration) {
 	for _, fd := range s.round {
 		if fd.expired(now) {
 			fd.replica = noReplica
-			s.f.place(fd)
+			s.place(fd)
 			continue
 		}
 		due, wait := fd.due(now)
@@ -348,7 +355,7 @@ func (s *source) deal(fd *Feed, block *sarama.FetchResponseBlock) {
 	switch next {
 	case stays:
 	case moves:
-		s.f.place(fd)
+		s.place(fd)
 	case seeks:
 		s.f.search(fd)
 	case strays:
