@@ -84,6 +84,12 @@ func TestFetcherPulses(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-s.entered
+	open := sync.OnceFunc(func() { close(s.gate) })
+	defer open()
+	eventually(t, "both partitions are with the broker", func() bool {
+		all, _ := f.Pulses()
+		return f.Leader(topic, 1) != NoLeader && len(all) == 2 && !all[0].Waiting && !all[1].Waiting
+	})
 	first, _ := f.Pulses()
 	for range 50 {
 		time.Sleep(time.Millisecond)
@@ -99,7 +105,7 @@ func TestFetcherPulses(t *testing.T) {
 			}
 		}
 	}
-	close(s.gate)
+	open()
 	inTurn(t, f, 2)
 
 	f.mu.Lock()
