@@ -38,8 +38,10 @@ func TestMain(m *testing.M) {
 		// sarama's meters have a goroutine for the life of the process.
 		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
 		// A link of toxiproxy whose one end is gone waits for ever with what it had
-		// for it.
+		// for it, be it in a toxic, before it or behind it.
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).write"),
 		goleak.Cleanup(func(code int) {
 			proc.CleanUp()
 			os.Exit(code)
