@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,22 +11,33 @@ import (
 )
 
 const (
+	growthFirst   = int32(4)
 	growthBefore  = int32(6)
 	growthAfter   = int32(12)
 	growthRefresh = 2 * time.Second
 	unequalFor    = 8 * time.Second
 )
 
-// Both inputs grow from 6 to 12 partitions under load, one well before the
-// other. Meanwhile the old indices go on, nobody is ready and says why, and the
+// Topics have grown from 4 to 6 partitions when both inputs grow to 12 under
+// load, one well before the other. Meanwhile the old indices go on, nobody is ready and says why, and the
 // group does not spin; a symbol whose ticks go to a partition that nobody reads
 // yet is a miss, never an old price. Afterwards it heals by itself, and no
 // record of a new partition is skipped, not even one written before the group
 // knew of it.
 func TestKafkaGrowth(t *testing.T) {
-	w := NewWorld(t, growthBefore, nil)
+	w := NewWorld(t, growthFirst, nil)
 	settings := Settings{"kafka.metadata_refresh": growthRefresh.String(), "topics.create": "true"}
 	pods := w.Pods(2, settings)
+	pods.AwaitBalanced(growthFirst)
+	oldest := w.newHomes("FIRST", 20)
+	first := w.Producer()
+	for _, symbol := range oldest {
+		first.Send(w.Market, Record{Key: symbol, Value: `{"price": 7}`})
+	}
+	for _, topic := range []string{w.Market, w.Notes} {
+		w.grow(topic, growthBefore)
+	}
+	w.Partitions = growthBefore
 	pods.AwaitBalanced(growthBefore)
 	symbols := SymbolsOf(w, "S", growthAfter, 10)
 	early := SymbolsOf(w, "EARLY", growthAfter, 1)[growthBefore:] // one for each new partition
@@ -39,7 +51,7 @@ func TestKafkaGrowth(t *testing.T) {
 
 	// The market topic grows.
 	began := time.Now()
-	w.grow(w.Market)
+	w.grow(w.Market, growthAfter)
 	load.Grown(w.Market, growthAfter)
 	p := w.Producer()
 	for i, symbol := range early {
@@ -70,7 +82,7 @@ func TestKafkaGrowth(t *testing.T) {
 
 	// And the other one.
 	began = time.Now()
-	w.grow(w.Notes)
+	w.grow(w.Notes, growthAfter)
 	load.Grown(w.Notes, growthAfter)
 	after := w.Ends(w.Notes) // from here on notifications are placed as ticks are
 	p = w.Producer()         // one that has seen the topic grow
@@ -92,13 +104,13 @@ func TestKafkaGrowth(t *testing.T) {
 		}
 	}
 
-	// A price that only lies where the former count put it is found there, be
-	// it in this pod or in another one: two pods may own each pair of a new
+	// A price that only lies where a former count put it is found there, be it
+	// in this pod or in another one: two pods may own each pair of a new
 	// partition and a former one together, with a third some are parted.
 	var owners []map[int32]string
 	for {
 		owners = append(owners, pods.AwaitBalanced(growthAfter))
-		for _, symbol := range old {
+		for _, symbol := range slices.Concat(old, oldest) {
 			p.Send(w.Notes, Record{Key: symbol, Value: fmt.Sprintf(`{"old": %d}`, len(owners)-1)}.At(Place(t, "murmur2", symbol, growthAfter)))
 		}
 		w.AwaitNoLag()
@@ -120,7 +132,7 @@ func TestKafkaGrowth(t *testing.T) {
 			t.Errorf("notification %s of %s, written when both had grown: %s", at, a.Key, a.Result)
 		}
 	}
-	w.judgeGrowth(proof, owners, early, old)
+	w.judgeGrowth(proof, owners, early, slices.Concat(old, oldest))
 }
 
 // judgeGrowth looks at the notifications that growth could have harmed.
@@ -137,7 +149,11 @@ func (w *World) judgeGrowth(proof Proof, owners []map[int32]string, early, old [
 			}
 		case strings.HasPrefix(value, `{"old"`):
 			olds++
-			former := Place(w.t, "murmur2", string(a.Key), growthBefore)
+			count := growthBefore
+			if strings.HasPrefix(string(a.Key), "FIRST") {
+				count = growthFirst
+			}
+			former := Place(w.t, "murmur2", string(a.Key), count)
 			owners := owners[value[len(`{"old": `)]-'0']
 			locality := record.Local
 			if owners[former] != owners[at.partition] {
@@ -152,7 +168,7 @@ func (w *World) judgeGrowth(proof Proof, owners []map[int32]string, early, old [
 	if firsts != len(early) || olds != len(owners)*len(old) {
 		w.t.Errorf("%d and %d of the chosen notifications have alerts, want %d and %d", firsts, olds, len(early), len(owners)*len(old))
 	}
-	w.t.Logf("%d of %d prices under the former count were in another pod", remote, olds)
+	w.t.Logf("%d of %d prices under former counts were in another pod", remote, olds)
 	if remote == 0 {
 		w.t.Error("no old price was in another pod: the test should show that one is asked for")
 	}
@@ -172,14 +188,14 @@ func (w *World) newHomes(prefix string, n int) []string {
 	return symbols
 }
 
-func (w *World) grow(topic string) {
+func (w *World) grow(topic string, to int32) {
 	w.t.Helper()
-	if err := w.Admin().CreatePartitions(topic, growthAfter, nil, false); err != nil {
+	if err := w.Admin().CreatePartitions(topic, to, nil, false); err != nil {
 		w.t.Fatalf("growing %s: %v", topic, err)
 	}
-	await(w.t, fmt.Sprintf("%s to have %d partitions", topic, growthAfter), func() error {
+	await(w.t, fmt.Sprintf("%s to have %d partitions", topic, to), func() error {
 		ends, err := w.ends(topic)
-		if err == nil && len(ends) != int(growthAfter) {
+		if err == nil && len(ends) != int(to) {
 			err = fmt.Errorf("it has %d", len(ends))
 		}
 		return err
