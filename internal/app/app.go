@@ -412,7 +412,7 @@ func (a *App) consume(ctx context.Context, s *stack) error {
 			return err
 		case <-ctx.Done():
 			for _, t := range a.member.Status().Tasks {
-				a.left.add(t, fmt.Sprintf("%d notifications unsettled", t.Unsettled))
+				a.left.add(func() task.Status { return t }, fmt.Sprintf("%d notifications unsettled", t.Unsettled))
 			}
 			return fmt.Errorf("the session did not end in time: %w", ctx.Err())
 		}

@@ -18,7 +18,13 @@ import (
 // this pod has taken and whose outcome the group does not have.
 type leftovers struct {
 	mu      sync.Mutex
-	byIndex map[int32]string
+	byIndex map[int32]leftover
+}
+
+// leftover is a task that ended, by what it says of itself, and why it was noted.
+type leftover struct {
+	status func() task.Status
+	why    string
 }
 
 // ended notes how a task ended during a stop; commit is what became of its
@@ -27,9 +33,9 @@ func (l *leftovers) ended(t *task.Task, commit error) {
 	switch n := t.Abandoned(); {
 	case errors.Is(commit, deliver.ErrDropped):
 	case n > 0:
-		l.add(t.Status(), fmt.Sprintf("%d outputs unacknowledged", n))
+		l.add(t.Status, fmt.Sprintf("%d outputs unacknowledged", n))
 	case commit != nil && !movedOn(commit):
-		l.add(t.Status(), commit.Error())
+		l.add(t.Status, commit.Error())
 	}
 }
 
@@ -47,25 +53,34 @@ func movedOn(err error) bool {
 	return false
 }
 
-func (l *leftovers) add(s task.Status, why string) {
+func (l *leftovers) add(status func() task.Status, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.byIndex == nil {
-		l.byIndex = make(map[int32]string)
+		l.byIndex = make(map[int32]leftover)
 	}
-	l.byIndex[s.Index] = fmt.Sprintf("partition %d: position %s; committed %s; %s", s.Index, s.Position, s.Committed, why)
+	l.byIndex[status().Index] = leftover{status, why}
 }
 
-// err says what was left, nil where that is nothing.
+// err says what was left, nil where that is nothing. It is asked once the stop is
+// over: a transaction whose end had no answer may have turned out committed since
+// its tasks were noted.
 func (l *leftovers) err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.byIndex) == 0 {
-		return nil
-	}
 	texts := make([]string, 0, len(l.byIndex))
 	for _, index := range slices.Sorted(maps.Keys(l.byIndex)) {
-		texts = append(texts, l.byIndex[index])
+		s := l.byIndex[index].status()
+		if whole(s) {
+			continue
+		}
+		texts = append(texts, fmt.Sprintf("partition %d: position %s; committed %s; %s", index, s.Position, s.Committed, l.byIndex[index].why))
+	}
+	if len(texts) == 0 {
+		return nil
 	}
 	return fmt.Errorf("uncommitted: %s", strings.Join(texts, "\n  "))
 }
+
+// whole tells whether the group has all of a task's work.
+func whole(s task.Status) bool { return s.Position == s.Committed && s.Unsettled == 0 }

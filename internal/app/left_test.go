@@ -14,6 +14,8 @@ import (
 
 	"joiner/internal/config"
 	"joiner/internal/deliver"
+	"joiner/internal/record"
+	"joiner/internal/task"
 )
 
 // A stop that cannot bring its work to an end fails, and says of which
@@ -66,6 +68,30 @@ func TestStopSaysWhatIsLeft(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What is said at the end is what is true then.
+func TestLeftoversThatTurnOutCommitted(t *testing.T) {
+	var l leftovers
+	statuses := []task.Status{
+		{Index: 0, Position: record.Offsets{5, 7}, Committed: record.Offsets{5, 3}, Unsettled: 4},
+		{Index: 1, Position: record.Offsets{2, 2}, Committed: record.Offsets{2, 1}, Unsettled: 1},
+	}
+	for i := range statuses {
+		l.add(func() task.Status { return statuses[i] }, "no answer to EndTxn")
+	}
+	statuses[0].Committed, statuses[0].Unsettled = statuses[0].Position, 0
+	if err := l.err(); err == nil || strings.Contains(err.Error(), "partition 0") || !strings.Contains(err.Error(), "partition 1: position") {
+		t.Errorf("of two partitions, one of which is committed by now: %v", err)
+	}
+	statuses[1].Unsettled = 0
+	if l.err() == nil {
+		t.Error("a partition that is not committed up to its position is said to be")
+	}
+	statuses[1].Committed = statuses[1].Position
+	if err := l.err(); err != nil {
+		t.Errorf("all is committed: %v", err)
 	}
 }
 

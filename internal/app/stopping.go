@@ -45,7 +45,7 @@ func (a *App) uncommitted() (left []string) {
 	tasks, _ := a.member.Tasks()
 	for _, t := range tasks {
 		s := t.Status()
-		if s.Position != s.Committed || s.Unsettled > 0 {
+		if !whole(s) {
 			left = append(left, fmt.Sprintf("partition %d: position %s; committed %s; %d notifications unsettled",
 				s.Index, s.Position, s.Committed, s.Unsettled))
 		}
