@@ -228,6 +228,11 @@ func TestConfigsAreSeparateAndValid(t *testing.T) {
 	if got := fetchConfig(o, nil).Metadata.RefreshFrequency; got != o.MetadataRefresh/2 {
 		t.Errorf("metadata is refreshed every %v", got)
 	}
+	for name, c := range map[string]*sarama.Config{"producer": producerConfig(o, nil), "coordinator": coordinatorConfig(o, nil)} {
+		if got := c.Metadata.RefreshFrequency; got != 0 {
+			t.Errorf("%s: what must not wait shares its connections with a refresh every %v", name, got)
+		}
+	}
 }
 
 func TestCloseTwiceAndAfter(t *testing.T) {

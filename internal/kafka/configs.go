@@ -128,6 +128,12 @@ func producerConfig(o Options, dialer *conns) *sarama.Config {
 	c := base(o, dialer)
 	c.Net.MaxOpenRequests = 1 // belongs here only
 	c.Net.ReadTimeout = 15 * time.Second
+	// A refresh of sarama's would go through the connections that outputs take and
+	// hold their lock until it is answered, which a connection that is half dead
+	// never does, and LeastLoadedBroker would wait for that with the lock of the
+	// whole client held: outputs for other brokers would wait, too. deliver.Writer
+	// asks by itself, of brokers without a request under way.
+	c.Metadata.RefreshFrequency = 0
 	c.Producer.Timeout = 10 * time.Second // what brokers wait for in-sync replicas
 	c.Producer.RequiredAcks = sarama.WaitForAll
 	c.Producer.Idempotent = true
