@@ -36,7 +36,8 @@ CYCLONEDX_VERSION := v1.10.0
 CYCLONEDX := $(JOINER_CACHE)/cyclonedx-gomod-$(CYCLONEDX_VERSION)/cyclonedx-gomod
 
 SCRIPTS := .ci/run test/install test/timed test/chart/render $(wildcard test/image/*) \
-	$(filter-out %.xml,$(wildcard test/kafka/*))
+	$(filter-out %.xml,$(wildcard test/kafka/*)) \
+	$(addprefix test/k8s/,lib.sh api build crds down dryrun env load run up node/regenerate)
 
 # Tests on a real cluster are those named TestKafka…; only their packages run.
 KAFKA_PACKAGES = $(shell grep -rl --include='*_test.go' '^func TestKafka' cmd internal test 2>/dev/null | xargs -r -n 1 dirname | sort -u | sed 's|^|./|')
@@ -53,7 +54,7 @@ demo: ## Join 30 notifications under each assignment strategy, without Kafka
 
 .PHONY: test
 test: ## Everything: lint, unit, command-line and embedded tests, real Kafka, faults
-	$(TIMED) $(MAKE) test-tools lint test-unit test-page test-mixin test-compose test-sbom test-kafka test-faults
+	$(TIMED) $(MAKE) test-tools lint test-unit test-chart test-chart-server test-page test-mixin test-compose test-sbom test-kafka test-faults
 
 .PHONY: test-tools
 test-tools:
@@ -67,6 +68,19 @@ test-unit: ## Unit, property, script and embedded-broker tests, race detector on
 .PHONY: test-chart
 test-chart: $(HELM) $(HELM_DOCS) ## The Helm chart, by Helm and by Kubernetes' own types, without a cluster
 	$(TIMED) env HELM=$(HELM) HELM_DOCS=$(HELM_DOCS) go -C test/chart test -count=1 -timeout 15m ./...
+
+# Ten minutes the first time, for building the API server; half a minute after that.
+.PHONY: test-chart-server
+test-chart-server: $(HELM) ## The Helm chart's objects, by a real API server that takes or refuses them
+	@test/install openssl
+	$(TIMED) env HELM=$(HELM) test/k8s/api test/k8s/dryrun
+
+# Not part of `make test`: half an hour. RUN selects scenarios, AWAY is for how
+# long brokers are gone.
+.PHONY: test-k8s
+test-k8s: $(HELM) ## The chart installed on a real Kubernetes of one node (root); RUN=TestK8s/Scaled AWAY=10m
+	@test/install cc java maven buildah
+	$(TIMED) env HELM=$(HELM) $(if $(AWAY),JOINER_K8S_AWAY=$(AWAY)) test/k8s/run $(RUN)
 
 .PHONY: chart-docs
 chart-docs: $(HELM_DOCS) ## Write the chart's README from its values
