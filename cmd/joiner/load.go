@@ -96,7 +96,10 @@ func target(o *load.Options, c config.Config, partitioner string) error {
 	o.Brokers = c.Kafka.Brokers
 	o.MarketTopic, o.NotificationTopic, o.AlertTopic = c.Topics.MarketUpdates, c.Topics.Notifications, c.Topics.EnrichedAlerts
 	o.Config = func() (*sarama.Config, error) {
-		return kafka.ToolConfig(c.Kafka.ClientID+"-load", c.Kafka.Version, app.KafkaSecurity(c.Kafka), nil)
+		return kafka.ToolConfig(kafka.ToolOptions{
+			ClientID: c.Kafka.ClientID + "-load", Version: c.Kafka.Version, Security: app.KafkaSecurity(c.Kafka),
+			ReadCommitted: c.Kafka.IsolationLevel == readCommitted,
+		})
 	}
 	market, notes := c.Topics.MarketPartitioner(), c.Topics.NotificationPartitioner()
 	if partitioner != "" {

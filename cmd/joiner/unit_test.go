@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"joiner/internal/config"
+	"joiner/internal/load"
 
 	"github.com/IBM/sarama"
 	"github.com/google/go-cmp/cmp"
@@ -96,6 +97,28 @@ func TestUnwritableOutputIsAFailure(t *testing.T) {
 		code := run(args, &process{stdout: failing{}, stderr: &stderr})
 		if code != exitFailure || !strings.Contains(stderr.String(), "short write") {
 			t.Errorf("%v: code %d, %s", args, code, &stderr)
+		}
+	}
+}
+
+// TestLoadReadsAsTheServiceDoes: an alert of an aborted transaction is no alert,
+// and its copy is no duplicate.
+func TestLoadReadsAsTheServiceDoes(t *testing.T) {
+	for level, want := range map[string]sarama.IsolationLevel{
+		readCommitted: sarama.ReadCommitted, readUncommitted: sarama.ReadUncommitted,
+	} {
+		c := config.Default()
+		c.Kafka.IsolationLevel = level
+		o := load.DefaultOptions()
+		if err := target(&o, c, ""); err != nil {
+			t.Fatal(err)
+		}
+		conf, err := o.Config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := conf.Consumer.IsolationLevel; got != want {
+			t.Errorf("%s: isolation level %d, want %d", level, got, want)
 		}
 	}
 }

@@ -34,9 +34,9 @@ func newGuarded(t *testing.T) *guarded {
 		t.Fatal(err)
 	}
 	t.Cleanup(fake.Close)
-	conf, err := kafka.ToolConfig("admin", "auto", kafka.Security{SASL: kafka.SASL{
+	conf, err := kafka.ToolConfig(kafka.ToolOptions{ClientID: "admin", Version: "auto", Security: kafka.Security{SASL: kafka.SASL{
 		Mechanism: "PLAIN", Username: "admin", Password: func() (string, error) { return "admin", nil },
-	}}, nil)
+	}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,7 @@ func openLog(brokers []string) (*brokerLog, error) {
 	c.Producer.Return.Successes = true
 	c.Producer.RequiredAcks = sarama.WaitForAll
 	c.Producer.Partitioner = sarama.NewManualPartitioner
+	c.Consumer.IsolationLevel = sarama.ReadCommitted // as any reader of alerts should
 	c.Consumer.MaxWaitTime = 50 * time.Millisecond
 	producer, err := sarama.NewSyncProducer(brokers, c)
 	if err != nil {

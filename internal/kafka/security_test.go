@@ -648,13 +648,25 @@ func TestRefusalsAreNotRepeatedAtOnce(t *testing.T) {
 	}
 }
 
+func TestToolsSeeTransactionsAsConfigured(t *testing.T) {
+	for committed, want := range map[bool]sarama.IsolationLevel{true: sarama.ReadCommitted, false: sarama.ReadUncommitted} {
+		conf, err := ToolConfig(ToolOptions{ClientID: "tool", Version: versionAuto, ReadCommitted: committed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := conf.Consumer.IsolationLevel; got != want {
+			t.Errorf("read committed %t: isolation level %d, want %d", committed, got, want)
+		}
+	}
+}
+
 func TestToolsFailWithTheReason(t *testing.T) {
 	s := newSafe(t, false, kfake.EnableSASL(), kfake.Superuser("PLAIN", "joiner", "right"))
 	refusing := &atomic.Bool{}
 	refusing.Store(true)
 	s.refuse(refusing)
 	security := Security{TLS: s.tls(), SASL: SASL{Mechanism: "PLAIN", Username: "joiner", Password: password(planted).read}}
-	conf, err := ToolConfig("tool", versionAuto, security, nil)
+	conf, err := ToolConfig(ToolOptions{ClientID: "tool", Version: versionAuto, Security: security})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -664,7 +676,7 @@ func TestToolsFailWithTheReason(t *testing.T) {
 	}
 	refusing.Store(false)
 	security.SASL.Password = password("right").read
-	if conf, err = ToolConfig("tool", versionAuto, security, nil); err != nil {
+	if conf, err = ToolConfig(ToolOptions{ClientID: "tool", Version: versionAuto, Security: security}); err != nil {
 		t.Fatal(err)
 	}
 	client, err := sarama.NewClient(s.addrs, conf)
