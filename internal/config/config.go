@@ -124,7 +124,7 @@ type Join struct {
 // Delivery says how outputs leave and progress is committed.
 type Delivery struct {
 	Guarantee             string        `mapstructure:"guarantee" enum:"at_least_once exactly_once" doc:"at_least_once or exactly_once."`
-	CommitInterval        time.Duration `mapstructure:"commit_interval" doc:"How often progress is committed (10ms or more); exactly_once takes 100ms where this is not set."`
+	CommitInterval        time.Duration `mapstructure:"commit_interval" derived:"true" doc:"How often progress is committed (10ms or more): 1s, or 100ms under exactly_once, where this is not set."`
 	TransactionalIDPrefix string        `mapstructure:"transactional_id_prefix" doc:"What transactional ids begin with under exactly_once; {group.id} stands for the group's id."`
 	Compression           string        `mapstructure:"compression" enum:"none gzip snappy lz4 zstd" doc:"Of outputs: none, gzip, snappy, lz4 or zstd."`
 	Linger                time.Duration `mapstructure:"linger" doc:"How long an output may wait for company in its batch."`

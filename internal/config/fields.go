@@ -16,7 +16,10 @@ type field struct {
 	words []string // the words that it, or each of its elements, accepts; none: any
 	depth int      // how many sections it lies in
 	group bool     // a section, not a leaf
-	value reflect.Value
+	// derived: what holds where nobody sets it depends on another key, so a line
+	// with the default would not mean the same as none.
+	derived bool
+	value   reflect.Value
 }
 
 // name is the last part of the key.
@@ -58,12 +61,13 @@ func walk(v reflect.Value, prefix string, depth int) []field {
 	for i := range v.NumField() {
 		tag := v.Type().Field(i).Tag
 		f := field{
-			key:   prefix + tag.Get("mapstructure"),
-			doc:   tag.Get("doc"),
-			words: strings.Fields(tag.Get("enum")),
-			depth: depth,
-			group: v.Field(i).Kind() == reflect.Struct,
-			value: v.Field(i),
+			key:     prefix + tag.Get("mapstructure"),
+			doc:     tag.Get("doc"),
+			words:   strings.Fields(tag.Get("enum")),
+			depth:   depth,
+			group:   v.Field(i).Kind() == reflect.Struct,
+			derived: tag.Get("derived") != "",
+			value:   v.Field(i),
 		}
 		out = append(out, f)
 		if f.group {

@@ -16,7 +16,8 @@ func DefaultFile() string {
 	c := Default()
 	var b strings.Builder
 	b.WriteString(`# The configuration of joiner: every key with its default.
-# A line that is left out means the same as the line here.
+# A line that is left out means the same as the line here. What is commented out
+# follows from other keys as long as nobody sets it.
 #
 # Flags win over the environment, the environment over this file. Each key has
 # an environment variable: JOINER_ and its path in capitals, for example
@@ -80,6 +81,10 @@ func writeYAML(b *strings.Builder, c *Config, documented bool) {
 		if f.group {
 			fmt.Fprintf(b, "%s%s:\n", indent, f.name())
 			continue
+		}
+		if documented && f.derived {
+			b.WriteString(indent + "# ")
+			indent = ""
 		}
 		fmt.Fprintf(b, "%s%s: %s\n", indent, f.name(), inline(f))
 	}
