@@ -60,11 +60,18 @@ type Dir struct {
 	sessions map[*Session]bool       // that write
 	problems map[int32]string        // why a partition's checkpoints are not written
 	lastEnd  time.Time               // the newest success of sessions that have ended
+	givenUp  int                     // stores
+	over     error                   // why this process writes no checkpoints any more
 }
 
 const (
 	lockName  = "LOCK"
 	asideMark = ".set-aside-"
+
+	// storesGivenUp is how many stores a process gives up before it writes no more
+	// checkpoints: each keeps its goroutines, its table in memory and its open
+	// files for as long as the process lives.
+	storesGivenUp = 16
 
 	// largePieces is how many pieces above largePiece may be in memory at once.
 	largePieces = 4
@@ -183,6 +190,10 @@ func (d *Dir) Close(ctx context.Context) {
 func (d *Dir) Notes() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.over != nil {
+		return []string{fmt.Sprintf("no checkpoints in %s until a restart: %d stores were given up, the last for: %s; joins go on",
+			d.o.Path, d.givenUp, causeOf(d.over))}
+	}
 	by := map[string]int{}
 	for _, why := range d.problems {
 		by[why]++
@@ -241,6 +252,28 @@ func causeOf(err error) string {
 		return errNoIDs.Error()
 	}
 	return "the store is damaged"
+}
+
+// gaveUp counts a store that stays with the process. From the bound on nothing
+// more is written: the disk is not going to get better, and what the stores keep
+// would be missing elsewhere, files first.
+func (d *Dir) gaveUp(cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.givenUp++
+	if d.over != nil || d.givenUp < storesGivenUp {
+		return
+	}
+	d.over = cause
+	d.o.Log.Error("no more checkpoints are written until a restart, joins go on: too many stores were given up, each of which keeps memory and open files",
+		zap.String("dir", d.o.Path), zap.Int("stores", d.givenUp), zap.String("error", cause.Error()))
+}
+
+// isOver is why no more checkpoints are written; nil while they are.
+func (d *Dir) isOver() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.over
 }
 
 func (d *Dir) healed(partition int32) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
 
 	"joiner/internal/record"
 )
@@ -337,5 +338,68 @@ func TestTinyDisk(t *testing.T) {
 	task = w.begin(d, end)
 	w.verdict(Used)
 	task.isWhole(end)
+	task.s.End()
+}
+
+// A store whose sync failed stays in memory with its open files. A disk that
+// goes on so does not take the process' memory and files: nothing more is
+// written, and the pod says so and counts on.
+func TestStoresGivenUpAreBounded(t *testing.T) {
+	w := newWorld(t)
+	fs := newFaultyFS()
+	w.fs = fs
+	fs.failSyncs(syscall.EIO)
+	d := w.open()
+	for range storesGivenUp + 3 {
+		// A task that ends does not wait before it makes a store anew.
+		task := w.begin(d, int64(len(w.log))).follow()
+		before := w.failures.Load()
+		w.eventually("a failure", func() bool {
+			task.many(len(w.log), 10)
+			return w.failures.Load() > before
+		})
+		task.s.End()
+		w.eventually("its end", func() bool {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return len(d.sessions) == 0
+		})
+	}
+	if d.givenUp != storesGivenUp {
+		t.Errorf("%d stores given up, the bound is %d", d.givenUp, storesGivenUp)
+	}
+	if n := w.logs.FilterMessageSnippet("until a restart").FilterLevelExact(zap.ErrorLevel).Len(); n != 1 {
+		t.Errorf("%d lines: %v", n, w.logs.All())
+	}
+	if notes := d.Notes(); len(notes) != 1 || !strings.Contains(notes[0], "until a restart") || !noted(d, syscall.EIO) {
+		t.Errorf("notes %q", notes)
+	}
+	fs.failSyncs(nil)
+	before := w.failures.Load()
+	task := w.begin(d, int64(len(w.log))).follow()
+	w.eventually("a count of what is not written", func() bool { return w.failures.Load() > before+2 })
+	task.s.End()
+	w.close(d)
+}
+
+// A store in order is closed, and may be read, when another one's failure is
+// one too many.
+func TestStoreInOrderWhenThereAreTooManyGivenUp(t *testing.T) {
+	w := newWorld(t)
+	d := w.open()
+	task := w.begin(d, 0).follow()
+	task.many(0, 100)
+	task.written()
+	for range storesGivenUp {
+		d.gaveUp(syscall.EIO)
+	}
+	w.eventually("a failure", func() bool { return w.failures.Load() > 1 })
+	task.s.End()
+	w.close(d)
+	d = w.open()
+	defer w.close(d)
+	task = w.begin(d, 100)
+	w.verdict(Used)
+	task.isWhole(100)
 	task.s.End()
 }

@@ -54,6 +54,7 @@ var (
 	errNoIDs    = errors.New("the ids of cluster and topic are not known")
 	errNotYet   = errors.New("the group has not committed what the table is made of")
 	errStopping = errors.New("stopping")
+	errOver     = errors.New("no more checkpoints are written")
 )
 
 // Session makes the session of a task. facts is asked when the task begins.
@@ -284,6 +285,10 @@ func (s *Session) run() {
 	defer s.retire()
 	defer s.release()
 	for pause := s.d.o.Interval; ; {
+		if err := s.d.isOver(); err != nil {
+			s.goWithout(err)
+			return
+		}
 		out, err := s.open()
 		if err == nil {
 			err = s.follow(out)
@@ -294,14 +299,27 @@ func (s *Session) run() {
 		if err == nil || errors.Is(err, errStopping) {
 			return
 		}
+		if errors.Is(err, errOver) {
+			continue
+		}
 		// The store is broken, or could not be made: all is written again, to a
 		// new one.
 		s.d.failed(s.partition, err)
+		if s.guard != nil && s.guard.why() != nil {
+			s.d.gaveUp(err)
+		}
 		s.lost(err)
 		if !s.wait(pause) {
 			return
 		}
 		pause = min(2*pause, rebuildLongest)
+	}
+}
+
+// goWithout counts the checkpoints that are due and are not written.
+func (s *Session) goWithout(cause error) {
+	for s.wait(s.d.o.Interval) {
+		s.d.failed(s.partition, cause)
 	}
 }
 
@@ -405,6 +423,9 @@ func (s *Session) clear() error {
 func (s *Session) follow(out *store) error {
 	s.loaded = true // what is written from now on is the table's
 	for s.wait(s.d.o.Interval) {
+		if s.d.isOver() != nil {
+			return errOver
+		}
 		if err := s.checkpoint(out); err != nil && !errors.Is(err, errNotYet) {
 			return err
 		}
