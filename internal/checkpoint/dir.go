@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -47,7 +48,8 @@ func (h *Held) Error() string {
 type Dir struct {
 	o Options
 	// large bounds how many large pieces there are in memory at a time.
-	large chan struct{}
+	large   chan struct{}
+	waiting atomic.Int64 // tasks that wait for a place there
 	// slotWait is how long a task that begins waits for its predecessor's last
 	// checkpoint to be written, rather than read the log.
 	slotWait time.Duration
@@ -207,14 +209,14 @@ func (d *Dir) Notes() []string {
 }
 
 // LastSuccess is when the partition whose last checkpoint is the oldest was
-// written, or was found to need no writing; one that has had none counts from
-// where its task began. Zero: never.
+// written, by whichever process, or was found to need no writing. A partition
+// that has none is left out. Zero: there is none at all.
 func (d *Dir) LastSuccess() time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	oldest := time.Time{}
 	for s := range d.sessions {
-		if last := s.last; oldest.IsZero() || last.Before(oldest) {
+		if last := s.last; !last.IsZero() && (oldest.IsZero() || last.Before(oldest)) {
 			oldest = last
 		}
 	}
@@ -274,6 +276,12 @@ func (d *Dir) isOver() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.over
+}
+
+// wanted reports whether a place among the large pieces, had since then, should
+// go to somebody who waits for one.
+func (d *Dir) wanted(since time.Time) bool {
+	return d.waiting.Load() > 0 && d.o.Now().Sub(since) >= d.o.Interval
 }
 
 func (d *Dir) healed(partition int32) {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"joiner/internal/record"
+	"joiner/internal/state"
 )
 
 // faultyFS fails what changes the disk while it has a fault.
@@ -402,4 +403,139 @@ func TestStoreInOrderWhenThereAreTooManyGivenUp(t *testing.T) {
 	w.verdict(Used)
 	task.isWhole(100)
 	task.s.End()
+}
+
+// A large piece of what the group does not commit gives its place up to whoever
+// waits for one, and is taken again.
+func TestLargePiecesTakeTurns(t *testing.T) {
+	w := newWorld(t)
+	d := w.open()
+	d.large = make(chan struct{}, 1)
+	task := w.begin(d, 0)
+	for i := range 3000 {
+		task.merge(fmt.Sprint("SYM", i), strings.Repeat("9", 700), 1)
+	}
+	task.follow()
+	w.eventually("a large piece that waits for its commit", func() bool { return len(d.large) == 1 })
+	second, table := d.Session(4, func(context.Context) (Facts, error) { return w.facts, nil }), state.New(4, time.Second)
+	second.Load(t.Context(), table, Range{})
+	table.Lock()
+	for i := range w.log {
+		table.Apply(&w.log[i], int64(i))
+	}
+	table.Unlock()
+	second.Begin(func() Progress { return Progress{Position: 3000, Committed: 3000, Next: record.NoTimestamp} })
+	w.eventually("the other task's checkpoint", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return !second.last.IsZero()
+	})
+	second.End()
+	task.commit()
+	task.written()
+	task.s.End()
+	w.close(d)
+	d = w.open()
+	defer w.close(d)
+	task = w.begin(d, 3000)
+	w.verdict(Used)
+	task.isWhole(3000)
+	task.s.End()
+}
+
+// One failed request when a task begins does not cost it all its checkpoints.
+func TestFactsAreAskedForAgain(t *testing.T) {
+	w := newWorld(t)
+	seed(w)
+	end := int64(len(w.log))
+	d := w.open()
+	var failing atomic.Bool
+	failing.Store(true)
+	table := state.New(3, time.Second)
+	s := d.Session(3, func(context.Context) (Facts, error) {
+		if failing.Load() {
+			return Facts{}, syscall.ECONNREFUSED
+		}
+		return w.facts, nil
+	})
+	in := Range{Committed: end, End: end}
+	if from := s.Load(t.Context(), table, in); from != 0 {
+		t.Fatalf("from %d", from)
+	}
+	first := &task{w: w, s: s, table: table, progress: Progress{Position: end, Committed: end, Next: record.NoTimestamp}}
+	for offset := range end {
+		first.apply(offset)
+	}
+	first.follow()
+	w.eventually("more failures", func() bool { return w.failures.Load() > 2 && noted(d, syscall.ECONNREFUSED) })
+	failing.Store(false)
+	first.merge("A", "1", 1)
+	first.commit()
+	first.written()
+	w.eventually("the end of the note", func() bool { return len(d.Notes()) == 0 })
+	first.s.End()
+	w.close(d)
+	d = w.open()
+	defer w.close(d)
+	again := w.begin(d, end+1)
+	w.verdict(Used)
+	again.isWhole(end + 1)
+	again.s.End()
+}
+
+// A stop does not wait for facts that nobody can tell.
+func TestStopWithoutFacts(t *testing.T) {
+	w := newWorld(t)
+	d := w.open()
+	asked := make(chan struct{}, 100)
+	s := d.Session(3, func(ctx context.Context) (Facts, error) {
+		if len(asked) > 0 {
+			<-ctx.Done() // a request that nobody answers
+		}
+		asked <- struct{}{}
+		return Facts{}, syscall.ECONNREFUSED
+	})
+	s.Load(t.Context(), state.New(3, time.Second), Range{})
+	s.Begin(func() Progress { return Progress{} })
+	<-time.After(2 * w.interval)
+	w.close(d)
+	if len(d.sessions) != 0 {
+		t.Error("the session goes on")
+	}
+	s.End()
+}
+
+// Where nothing was ever written the time of the last success is none, and after
+// a start on a disk that takes nothing it is that of what was written before.
+func TestLastSuccessIsOfWhatWasWritten(t *testing.T) {
+	w := newWorld(t)
+	fs := newFaultyFS()
+	w.fs = fs
+	fs.fail(syscall.EROFS)
+	d := w.open()
+	first := w.begin(d, 0).follow()
+	first.many(0, 10)
+	w.eventually("a failure", func() bool { return w.failures.Load() > 1 })
+	if last := d.LastSuccess(); !last.IsZero() {
+		t.Errorf("%v, nothing was written", last)
+	}
+	fs.fail(nil)
+	first.written()
+	first.s.End()
+	w.close(d)
+	h, err := w.head()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.now = func() time.Time { return time.Now().Add(time.Hour) }
+	d = w.open()
+	fs.fail(syscall.EROFS)
+	again := w.begin(d, 10).follow()
+	w.verdict(Used)
+	if last := d.LastSuccess(); !last.Equal(h.Written.Time()) {
+		t.Errorf("%v, the last was written at %v", last, h.Written.Time())
+	}
+	fs.fail(nil)
+	again.s.End()
+	w.close(d)
 }

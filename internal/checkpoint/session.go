@@ -46,7 +46,7 @@ type Session struct {
 	stop  chan struct{} // closed where the pod stops before the task has ended
 	once  sync.Once
 
-	last  time.Time // of a success; guarded by d.mu
+	last  time.Time // of a success, zero: none yet; guarded by d.mu
 	guard *guard    // of the store that is open; guarded by d.mu
 }
 
@@ -57,7 +57,8 @@ var (
 	errOver     = errors.New("no more checkpoints are written")
 )
 
-// Session makes the session of a task. facts is asked when the task begins.
+// Session makes the session of a task. facts is asked when the task begins, and
+// from another goroutine while it fails.
 func (d *Dir) Session(partition int32, facts func(context.Context) (Facts, error)) *Session {
 	return &Session{
 		d: d, partition: partition, facts: facts, slot: d.slot(partition),
@@ -90,6 +91,7 @@ func (s *Session) Load(ctx context.Context, table *state.Table, r Range) (from i
 	s.d.o.OnRestore(verdict)
 	if verdict == Used {
 		s.loaded, s.from = true, s.head.From
+		s.last = s.head.Written.Time() // nobody knows of the session yet
 		s.d.o.Log.Info("table restored from its checkpoint", zap.Int32("partition", s.partition),
 			zap.Int64("offset", s.head.From), zap.Int("symbols", table.Symbols()), zap.Int64("committed", r.Committed))
 		return s.from
@@ -127,10 +129,7 @@ func (s *Session) empty() {
 
 // load reads the checkpoint; the table is empty unless the verdict is Used.
 func (s *Session) load(ctx context.Context, r Range) (Verdict, string, error) {
-	facts, err := s.facts(ctx)
-	if err == nil && (facts.Scope.Cluster == "" || facts.Scope.TopicID == "") {
-		err = errNoIDs
-	}
+	facts, err := s.scoped(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			s.d.failed(s.partition, err)
@@ -146,6 +145,15 @@ func (s *Session) load(ctx context.Context, r Range) (Verdict, string, error) {
 		return Absent, "", nil
 	}
 	return s.read(ctx, path, &facts, r)
+}
+
+// scoped asks for the facts, which have to say whose the checkpoint is.
+func (s *Session) scoped(ctx context.Context) (Facts, error) {
+	facts, err := s.facts(ctx)
+	if err == nil && (facts.Scope.Cluster == "" || facts.Scope.TopicID == "") {
+		err = errNoIDs
+	}
+	return facts, err
 }
 
 func (s *Session) read(ctx context.Context, path string, facts *Facts, r Range) (verdict Verdict, why string, err error) {
@@ -247,7 +255,6 @@ func (s *Session) Begin(progress func() Progress) {
 	}
 	s.begun = true
 	s.progress = progress
-	s.last = s.d.o.Now()
 	s.d.sessions[s] = true
 	s.d.wg.Add(1)
 	go s.run()
@@ -366,8 +373,7 @@ func (s *Session) wait(d time.Duration) bool {
 
 // open makes the partition's store ready to be written.
 func (s *Session) open() (*store, error) {
-	if !s.known {
-		<-s.ended // nobody could tell whose it was
+	if !s.known && !s.ask() {
 		return nil, errStopping
 	}
 	if !s.acquire(s.ended, nil) {
@@ -392,6 +398,40 @@ func (s *Session) open() (*store, error) {
 	s.guard = g
 	s.d.mu.Unlock()
 	return openStore(s.d.o.FS, s.d.path(s.partition), g, s.d.o.Log)
+}
+
+// ask asks for the facts again, which could not be told when the task began, an
+// interval after the other until they are known. It reports false where the task
+// has ended or the pod stops. What is on the disk goes then: nobody has judged
+// it, and the table was filled without it.
+func (s *Session) ask() bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	asked := make(chan struct{})
+	defer close(asked)
+	go func() {
+		defer cancel()
+		select {
+		case <-s.ended:
+		case <-s.stop:
+		case <-asked:
+		}
+	}()
+	for s.wait(s.d.o.Interval) {
+		facts, err := s.scoped(ctx)
+		if ctx.Err() != nil {
+			return false // they may be those of the next task
+		}
+		if err != nil {
+			s.d.failed(s.partition, err)
+			continue
+		}
+		s.scope, s.known = facts.Scope, true
+		s.head = state.Head{Scope: s.scope, From: s.start, UpTo: s.start}
+		s.d.healed(s.partition)
+		return true
+	}
+	return false
 }
 
 // failed hears of each fault of a write.
@@ -478,6 +518,7 @@ func (s *Session) checkpoint(out *store) error {
 func (s *Session) piece(out *store, limit int) (done bool, err error) {
 	b := out.batch()
 	large := false
+	var since time.Time
 	defer func() {
 		if large {
 			<-s.d.large
@@ -494,6 +535,7 @@ func (s *Session) piece(out *store, limit int) (done bool, err error) {
 			if large = s.leave(); !large {
 				return false, errNotYet
 			}
+			since = s.d.o.Now()
 		}
 		before = s.progress()
 		left, next = s.table.Take(takeLimit, func(symbol string, data []byte) { b.add(symbol, data); taken++ })
@@ -503,7 +545,7 @@ func (s *Session) piece(out *store, limit int) (done bool, err error) {
 		time.Duration(h.Written-s.head.Written)*time.Millisecond < headAge {
 		return true, nil
 	}
-	if err := s.committed(h.UpTo); err != nil {
+	if err := s.committed(h.UpTo, func() bool { return large && s.d.wanted(since) }); err != nil {
 		return false, err
 	}
 	if err := out.write(b, &h); err != nil {
@@ -516,6 +558,8 @@ func (s *Session) piece(out *store, limit int) (done bool, err error) {
 
 // leave waits until another large piece may be in memory.
 func (s *Session) leave() bool {
+	s.d.waiting.Add(1)
+	defer s.d.waiting.Add(-1)
 	select {
 	case s.d.large <- struct{}{}:
 		return true
@@ -549,13 +593,17 @@ func (s *Session) next(whole bool, next int64, before Progress) state.Head {
 	return h
 }
 
-// committed waits until the group has committed the offset.
-func (s *Session) committed(offset int64) error {
+// committed waits until the group has committed the offset, or until yield says
+// that others have waited for long enough.
+func (s *Session) committed(offset int64, yield func() bool) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		if s.progress().Committed >= offset {
 			return nil
+		}
+		if yield() {
+			return errNotYet
 		}
 		timer.Reset(commitPoll)
 		select {

@@ -199,7 +199,7 @@ func New(reg prometheus.Registerer, opts Options) *Metrics {
 	}, m.readiness)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "joiner_checkpoint_last_success_timestamp_seconds",
-		Help: "When the pod's partition whose last checkpoint is the oldest was written, or found to need no writing; 0 without checkpoints.",
+		Help: "When the pod's partition whose last checkpoint is the oldest was written, or found to need no writing; 0 without any.",
 	}, m.lastCheckpoint)
 	f.gauges("joiner_build_info", "1, labelled with what was built.", "version", "commit", "go", "sarama").
 		WithLabelValues(opts.Version, opts.Commit, opts.Go, opts.Sarama).Set(1)
