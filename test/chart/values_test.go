@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	apps "k8s.io/api/apps/v1"
@@ -75,6 +77,22 @@ func TestRefused(t *testing.T) {
 		{"peer: {tls: {enabled: true}}", "peer.existingSecret"},
 		{"peer: {existingSecret: a, tokenKey: token}", "peer.tls.enabled"},
 		{"resources: {limits: {memory: plenty}}", "resources.limits.memory"},
+
+		{"config: {state: {dir: rel}}", "config.state.dir"},
+		{"config: {state: {dir: /}}", "config.state.dir"},
+		{"{config: {state: {dir: /etc/joiner}}, persistence: {enabled: true}}", "config.state.dir"},
+		{"config: {state: {dir: /data/../usr/}}", "config.state.dir"},
+		{"config: {state: {dir: '/data:ro'}}", "config.state.dir"},
+		{"config: {state: {dir: /var}}", "/var/run/joiner"},
+		{"config: {state: {dir: /var/run/joiner/peer/state}}", "/var/run/joiner/peer"},
+		{"{config: {state: {dir: /data/}}, extraVolumeMounts: [{name: a, mountPath: /data}]}", "extraVolumeMounts"},
+		{"persistence: {retain: true}", "persistence.enabled"},
+		{"{staticMembership: true, config: {group: {heartbeat_interval: 16s}}}", "config.group.session_timeout: 45s"},
+		{"{staticMembership: true, extraEnv: [{name: JOINER_GROUP_INSTANCE_ID, value: me}]}", "JOINER_GROUP_INSTANCE_ID"},
+		{"{staticMembership: true, extraEnv: [{name: JOINER_GROUP_INSTANCE_ID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}]}", "JOINER_GROUP_INSTANCE_ID"},
+		{"extraEnv: [{name: JOINER_GROUP_INSTANCE_ID, value: me}]", "the same in every pod"},
+		{"prometheusRule: {enabled: true, disabled: [JoinerNope]}", "JoinerNope"},
+		{"prometheusRule: {disabled: ['']}", "prometheusRule.disabled"},
 	} {
 		t.Run(c.values, func(t *testing.T) {
 			t.Parallel()
@@ -89,6 +107,96 @@ func TestRefused(t *testing.T) {
 				t.Errorf("the message holds the secret: %s", errs)
 			}
 		})
+	}
+}
+
+// TestTaken: what is close to a refused value, and right.
+func TestTaken(t *testing.T) {
+	for _, values := range []string{
+		"{config: {state: {dir: /data/}}, persistence: {enabled: true}, extraVolumeMounts: [{name: a, mountPath: /data2}]}",
+		"config: {state: {dir: /varied/etc}}",
+		"config: {shutdown: {timeout: +25s}}",
+		"{config: {group: {heartbeat_interval: 20s}}, extraEnv: [{name: JOINER_GROUP_SESSION_TIMEOUT, value: 60s}]}",
+		"extraEnv: [{name: JOINER_GROUP_INSTANCE_ID, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]",
+		"prometheusRule: {enabled: true, disabled: [JoinerTaskStalled]}",
+	} {
+		t.Run(values, func(t *testing.T) {
+			t.Parallel()
+			decode(t, renderValues(t, values))
+		})
+	}
+}
+
+// TestBounds: where joiner begins and ceases to take a number or a duration,
+// the chart does: else helm is content, and every pod ends as it starts.
+func TestBounds(t *testing.T) {
+	durations := []string{"-1ms", "0s", "999us", "1ms", "2ms", "9ms", "10ms", "99ms", "100ms", "199ms", "200ms", "201ms", "500ms", "501ms", "1499ms", "1500ms", "2999ms", "3s", "3333ms", "3334ms", "9999ms", "10s", "1h", "2147483647ms", "2147483648ms"}
+	numbers := []string{"-2", "-1", "0", "1", "32767", "32768", "104857600", "104857601"}
+	edges := 0
+	for key, value := range flatten("", defaultConfig(t)) {
+		values := durations
+		if _, err := strconv.Atoi(value); err == nil {
+			values = numbers
+		} else if _, err := time.ParseDuration(strings.Trim(value, `"`)); err != nil {
+			continue
+		}
+		for _, edge := range edgesOf(t, key, values) {
+			edges++
+			t.Run(key+"="+edge.value, func(t *testing.T) {
+				t.Parallel()
+				_, errs, err := template("--set-string", "config."+key+"="+edge.value)
+				if taken := err == nil; taken != edge.taken {
+					t.Errorf("joiner takes it: %v, the chart: %v: %s", edge.taken, taken, errs)
+				}
+				if err != nil && !strings.Contains(errs, "config.") {
+					t.Errorf("the message names no key: %s", errs)
+				}
+			})
+		}
+	}
+	if edges < 30 {
+		t.Errorf("joiner has %d edges: were its bounds found?", edges)
+	}
+}
+
+type edge struct {
+	value string
+	taken bool
+}
+
+// edgesOf asks joiner for each value, and gives those on both sides of where
+// its answer changes.
+func edgesOf(t *testing.T, key string, values []string) (edges []edge) {
+	t.Helper()
+	dir := t.TempDir()
+	var before edge
+	for i, value := range values {
+		cmd := exec.Command(tools.joiner, "config", "--set", key+"="+value)
+		cmd.Dir, cmd.Env = dir, []string{}
+		now := edge{value, cmd.Run() == nil}
+		if i > 0 && now.taken != before.taken {
+			edges = append(edges, before, now)
+		}
+		before = now
+	}
+	return edges
+}
+
+// TestStaticSession: a static member gets the time to come back in, unless
+// somebody says how long, and others keep joiner's default.
+func TestStaticSession(t *testing.T) {
+	const own = "extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: own}, data: {config.yaml: 'group: {session_timeout: 20s}'}}]"
+	for _, c := range []struct{ values, want string }{
+		{"staticMembership: true", "45s"},
+		{"{staticMembership: true, config: {group: {session_timeout: 30s}}}", "30s"},
+		{"staticMembership: false", "10s"},
+		{"{staticMembership: true, existingConfigMap: own, " + own + "}", "20s"},
+	} {
+		objects := decode(t, renderValues(t, c.values))
+		got := newWorld(t, objects).effective(t, pods(objects)[0])["group"].(map[string]any)["session_timeout"]
+		if got != c.want {
+			t.Errorf("%s: session_timeout %v, want %s", c.values, got, c.want)
+		}
 	}
 }
 
@@ -394,6 +502,15 @@ func TestNotes(t *testing.T) {
 	}
 	if kept := notes("--set", "persistence.enabled=true,persistence.retain=true,kafka.brokers={a:9092}"); strings.Contains(kept, "no brokers") || !strings.Contains(kept, "delete persistentvolumeclaim") {
 		t.Errorf("with claims that stay:\n%s", kept)
+	}
+	if static := notes("--set", "staticMembership=true,persistence.enabled=true"); !strings.Contains(static, "45s") || !strings.Contains(static, "nothing but retain can be changed") {
+		t.Errorf("with static members and claims:\n%s", static)
+	}
+	if strings.Contains(plain, "session_timeout") || strings.Contains(plain, "retain") {
+		t.Errorf("without either:\n%s", plain)
+	}
+	if static := notes("--set", "staticMembership=true,existingConfigMap=a"); !strings.Contains(static, "have your ConfigMap set") {
+		t.Errorf("with static members and a ConfigMap of one's own:\n%s", static)
 	}
 	if own := notes("--set", "existingConfigMap=a"); !strings.Contains(own, "--delete --group GROUP") {
 		t.Errorf("with a ConfigMap of one's own:\n%s", own)

@@ -182,10 +182,20 @@ came from a file, where Helm makes a floating-point number of it, or by --set.
 {{- $config := include "joiner.overlay" (list (default dict .Values.config) (include "joiner.derived" . | fromJson)) | fromJson -}}
 {{- $group := default dict (get $config "group") -}}
 {{- if not (hasKey $group "id") -}}
-{{- $_ := set $config "group" (set $group "id" (include "joiner.fullname" .)) -}}
+{{- $_ := set $group "id" (include "joiner.fullname" .) -}}
 {{- end -}}
+{{- if and .Values.staticMembership (not (get $group "session_timeout")) -}}
+{{- $_ := set $group "session_timeout" (include "joiner.staticSession" .) -}}
+{{- end -}}
+{{- $_ := set $config "group" $group -}}
 {{- toYaml $config -}}
 {{- end -}}
+
+{{/*
+What a static member gets to come back in: joiner's own default is about a
+member that died, and a pod that is replaced takes longer than that.
+*/}}
+{{- define "joiner.staticSession" -}}45s{{- end -}}
 
 {{/* The ConfigMap that pods mount. */}}
 {{- define "joiner.configMapName" -}}

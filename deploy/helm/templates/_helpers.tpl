@@ -133,7 +133,18 @@ end, whose whole seconds are then counted.
 */}}
 {{- define "joiner.seconds" -}}
 {{- $start := toDate "2006-01-02T15:04:05.999999999" "2000-01-01T00:00:00.999999999" -}}
-{{- sub (mustDateModify (printf "+%s" (toString .)) $start | unixEpoch) ($start | unixEpoch) -}}
+{{- sub (mustDateModify (toString .) $start | unixEpoch) ($start | unixEpoch) -}}
+{{- end -}}
+
+{{/*
+Nanoseconds of a Go duration, to compare two: whole seconds, and what is behind
+the point without its zeros in front, which would make it octal.
+*/}}
+{{- define "joiner.nanoseconds" -}}
+{{- $start := toDate "2006-01-02T15:04:05" "2000-01-01T00:00:00" -}}
+{{- $end := mustDateModify (toString .) $start -}}
+{{- $fraction := regexReplaceAll "^\\.0*" (date ".000000000" $end) "" -}}
+{{- add (mul (sub ($end | unixEpoch) ($start | unixEpoch)) 1000000000) (int64 $fraction) -}}
 {{- end -}}
 
 {{/* Bytes of a Kubernetes quantity, which may have come as a number. */}}

@@ -4,7 +4,12 @@ each other. Rendering stops at the first.
 */}}
 {{- define "joiner.validate" -}}
 {{- include "joiner.validate.scaling" . -}}
+{{- include "joiner.validate.bounds" . -}}
+{{- include "joiner.validate.times" . -}}
 {{- include "joiner.validate.config" . -}}
+{{- include "joiner.validate.state" . -}}
+{{- include "joiner.validate.env" . -}}
+{{- include "joiner.validate.rules" . -}}
 {{- include "joiner.validate.kafka" . -}}
 {{- include "joiner.validate.peer" . -}}
 {{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
@@ -101,5 +106,154 @@ each other. Rendering stops at the first.
 {{- end -}}
 {{- if and $peer.tokenKey (not (include "joiner.secret.peerToken" .)) -}}
 {{- fail "peer.tokenKey needs peer.existingSecret, which holds the token" -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Numbers and durations that joiner would refuse at its start, pod after pod: as
+in its own table of bounds, which a test compares with this one.
+*/}}
+{{- define "joiner.bounds" -}}
+- {key: kafka.metadata_refresh, least: 100ms}
+- {key: topics.replication_factor, least: -1, most: 32767, but: 0}
+- {key: group.heartbeat_interval, least: 1ms, most: 2147483647ms}
+- {key: group.session_timeout, least: 3ms, most: 2147483647ms}
+- {key: group.rebalance_timeout, least: 2ms, most: 2147483647ms}
+- {key: group.stall_timeout, least: 3s}
+- {key: join.wait, least: 0s}
+- {key: join.max_waiting, least: 0}
+- {key: join.history, least: 0s}
+- {key: join.max_idle, least: 0s}
+- {key: join.remote_timeout, least: 1ms}
+- {key: join.remote_patience, least: 0s}
+- {key: delivery.commit_interval, least: 10ms}
+- {key: delivery.linger, least: 0s}
+- {key: delivery.max_message_bytes, least: 0, most: 104857600}
+- {key: state.checkpoint_interval, least: 100ms}
+- {key: shutdown.timeout, least: 1ms}
+{{- end -}}
+
+{{/* A number, or a duration in nanoseconds, as a text of digits. */}}
+{{- define "joiner.amount" -}}
+{{- if and (kindIs "string" .) (not (regexMatch "^-?[0-9]+$" .)) -}}
+{{- include "joiner.nanoseconds" . -}}
+{{- else -}}
+{{- int64 . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "joiner.validate.bounds" -}}
+{{- $config := include "joiner.config" . | fromYaml -}}
+{{- range $bound := include "joiner.bounds" . | fromYamlArray -}}
+{{- $path := splitList "." $bound.key -}}
+{{- $value := dig (index $path 0) (index $path 1) "" $config -}}
+{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) -}}
+{{- $amount := include "joiner.amount" $value | int64 -}}
+{{- $shown := toJson $value | trimAll "\"" -}}
+{{- if lt $amount (include "joiner.amount" $bound.least | int64) -}}
+{{- fail (printf "config.%s: %v is too little, and joiner would not start: write %v or more" $bound.key $shown $bound.least) -}}
+{{- end -}}
+{{- if and (hasKey $bound "most") (gt $amount (include "joiner.amount" (default 0 $bound.most) | int64)) -}}
+{{- fail (printf "config.%s: %v is too much, and joiner would not start: write %s or less" $bound.key $shown (toJson $bound.most | trimAll "\"")) -}}
+{{- end -}}
+{{- if and (hasKey $bound "but") (eq $amount (int64 $bound.but)) -}}
+{{- fail (printf "config.%s: %v is not possible, and joiner would not start: write 1 or more, or -1 for the broker's default" $bound.key $shown) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+One duration with joiner's default: (dict "root" $ "config" CONFIG "path" PATH
+"default" DURATION). Empty where extraEnv has it, whose value may be anywhere.
+*/}}
+{{- define "joiner.time" -}}
+{{- $path := splitList "." .path -}}
+{{- if not (has (printf "JOINER_%s" (.path | replace "." "_" | upper)) (include "joiner.extraEnvNames" .root | fromJsonArray)) -}}
+{{- dig (index $path 0) (index $path 1) "" .config | default .default -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Durations that have to fit each other. */}}
+{{- define "joiner.validate.times" -}}
+{{- $config := include "joiner.config" . | fromYaml -}}
+{{- $heartbeat := include "joiner.time" (dict "root" . "config" $config "path" "group.heartbeat_interval" "default" "500ms") -}}
+{{- $session := include "joiner.time" (dict "root" . "config" $config "path" "group.session_timeout" "default" "10s") -}}
+{{- $rebalance := include "joiner.time" (dict "root" . "config" $config "path" "group.rebalance_timeout" "default" "30s") -}}
+{{- $remote := include "joiner.time" (dict "root" . "config" $config "path" "join.remote_timeout" "default" "200ms") -}}
+{{- $patience := include "joiner.time" (dict "root" . "config" $config "path" "join.remote_patience" "default" "30s") -}}
+{{- $ns := dict -}}
+{{- range $name, $time := dict "heartbeat" $heartbeat "session" $session "rebalance" $rebalance "remote" $remote "patience" $patience -}}
+{{- if $time -}}{{- $_ := set $ns $name (include "joiner.nanoseconds" $time | int64) -}}{{- end -}}
+{{- end -}}
+{{- if and $heartbeat $session (lt (int64 $ns.session) (mul 3 (int64 $ns.heartbeat))) -}}
+{{- fail (printf "config.group.session_timeout: %s is less than three heartbeats (group.heartbeat_interval %s), and joiner would not start: one lost heartbeat must not cost the partitions" $session $heartbeat) -}}
+{{- end -}}
+{{- if and $heartbeat $rebalance (le (int64 $ns.rebalance) (int64 $ns.heartbeat)) -}}
+{{- fail (printf "config.group.rebalance_timeout: %s is not longer than a heartbeat (group.heartbeat_interval %s), and joiner would not start" $rebalance $heartbeat) -}}
+{{- end -}}
+{{- if and $remote $session (ge (int64 $ns.remote) (int64 $ns.session)) -}}
+{{- fail (printf "config.join.remote_timeout: %s is not less than group.session_timeout (%s), and joiner would not start" $remote $session) -}}
+{{- end -}}
+{{- if and $remote $patience (gt (int64 $ns.patience) 0) (lt (int64 $ns.patience) (int64 $ns.remote)) -}}
+{{- fail (printf "config.join.remote_patience: %s is less than one attempt (join.remote_timeout %s), and joiner would not start" $patience $remote) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* state.dir is where a volume is mounted, so it must be nobody else's place. */}}
+{{- define "joiner.validate.state" -}}
+{{- if and .Values.persistence.retain (not .Values.persistence.enabled) -}}
+{{- fail "persistence.retain is set, and persistence.enabled is not: there are no claims that could stay" -}}
+{{- end -}}
+{{- $given := include "joiner.config.get" (dict "root" . "path" "state.dir") -}}
+{{- if $given -}}
+{{- if not (regexMatch "^/[^:]*$" $given) -}}
+{{- fail (printf "config.state.dir: %q is no place to mount a volume at: write a whole path without a colon, such as %s" $given (include "joiner.dir.state" .)) -}}
+{{- end -}}
+{{- $dir := clean $given -}}
+{{- if regexMatch "^/((bin|boot|dev|etc|joiner|lib|lib32|lib64|proc|root|sbin|sys|usr)(/.*)?)?$" $dir -}}
+{{- fail (printf "config.state.dir: a volume is mounted there, and %q belongs to the system or the image: write for example %s" $given (include "joiner.dir.state" .)) -}}
+{{- end -}}
+{{- range list (include "joiner.dir.config" .) (include "joiner.dir.kafkaTLS" .) (include "joiner.dir.kafkaCA" .) (include "joiner.dir.kafkaSASL" .) (include "joiner.dir.peer" .) "/var/run/secrets" -}}
+{{- if or (hasPrefix (printf "%s/" .) (printf "%s/" $dir)) (hasPrefix (printf "%s/" $dir) (printf "%s/" .)) -}}
+{{- fail (printf "config.state.dir: a volume is mounted there, and %q is in the way of %s, where the chart mounts another" $given .) -}}
+{{- end -}}
+{{- end -}}
+{{- $root := . -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- if eq $dir (clean (tpl (toString .mountPath) $root)) -}}
+{{- fail (printf "config.state.dir: the chart mounts a volume at %q, and extraVolumeMounts another: leave that one out, or choose another directory" $given) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "joiner.validate.env" -}}
+{{- range .Values.extraEnv -}}
+{{- if eq (toString .name) "JOINER_GROUP_INSTANCE_ID" -}}
+{{- if $.Values.staticMembership -}}
+{{- fail "extraEnv: JOINER_GROUP_INSTANCE_ID is what staticMembership sets, to the pod's name: choose one" -}}
+{{- end -}}
+{{- if and .value (not (contains "$(" .value)) -}}
+{{- fail "extraEnv: JOINER_GROUP_INSTANCE_ID would be the same in every pod, and two pods of one id fence each other: set staticMembership: true, which makes the pod's name the id" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* An alert that is misspelled would go on firing. */}}
+{{- define "joiner.validate.rules" -}}
+{{- if .Values.prometheusRule.disabled -}}
+{{- $alerts := list -}}
+{{- range (.Files.Get "mixin/rules/joiner.yaml" | fromYaml).groups -}}
+{{- range .rules -}}
+{{- with get . "alert" -}}{{- $alerts = append $alerts . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.prometheusRule.disabled -}}
+{{- if not (has . $alerts) -}}
+{{- fail (printf "prometheusRule.disabled: there is no alert %q: those there are: %s" . (join ", " ($alerts | uniq | sortAlpha))) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
