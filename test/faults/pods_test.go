@@ -73,6 +73,8 @@ const (
 	txnUnknown     = "joiner_transactions_total{unknown}"
 	txnCommitted   = "joiner_transactions_total{committed}"
 	produceErrors  = "joiner_produce_errors_total"
+	restores       = "joiner_checkpoint_restores_total"
+	restoresUsed   = restores + "{used}"
 	fencedOthers   = "log{fenced a member that has left}"
 	fencedByOthers = "log{refused by the group}"
 	expelled       = "log{expelled by the group}"
@@ -127,7 +129,7 @@ func (s *slot) scrape() error {
 		switch m.Name {
 		case rebalances:
 			now[m.Name] += m.Value
-		case "joiner_commits_total", "joiner_transactions_total":
+		case "joiner_commits_total", "joiner_transactions_total", restores:
 			now[m.Name+"{"+m.Labels["outcome"]+"}"] += m.Value
 		case produceErrors:
 			now[m.Name+"{"+m.Labels["error"]+"}"] += m.Value
@@ -189,6 +191,55 @@ func (s *slot) count() counts {
 	return s.counts.plus(s.now)
 }
 
+// settledFor is how long a process has to have had a partition, and gone on, for
+// a checkpoint of it to be sure.
+const settledFor = 5 * time.Second
+
+// cameBack counts the partitions that a process here had for a while and the one
+// after it was given first.
+func (s *slot) cameBack() (n int) {
+	all := s.processes()
+	for i, pod := range all[1:] {
+		next := pod.Logged("assigned")
+		if len(next) == 0 {
+			continue
+		}
+		had := settled(all[i])
+		for _, p := range partitionsOf(next[0]) {
+			if slices.Contains(had, p) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// settled lists the partitions that a process had had for settledFor when it
+// ended.
+func settled(pod *proc.Proc) []int32 {
+	lines, logs := pod.Logged("assigned"), pod.Logs()
+	if len(lines) == 0 {
+		return nil
+	}
+	last := lines[len(lines)-1]
+	from, err := time.Parse(time.RFC3339Nano, last.Text("time"))
+	until, err2 := time.Parse(time.RFC3339Nano, logs[len(logs)-1].Text("time"))
+	if err != nil || err2 != nil || until.Sub(from) < settledFor {
+		return nil
+	}
+	return partitionsOf(last)
+}
+
+func partitionsOf(assigned proc.Line) (indices []int32) {
+	list, _ := assigned["notification_partitions"].([]any)
+	for _, x := range list {
+		if f, ok := x.(float64); ok {
+			indices = append(indices, int32(f))
+		}
+	}
+	return indices
+}
+
 // processes are all that ran here.
 func (s *slot) processes() []*proc.Proc {
 	s.mu.Lock()
@@ -202,13 +253,7 @@ func (s *slot) owned() (indices []int32) {
 	if len(lines) == 0 {
 		return nil
 	}
-	list, _ := lines[len(lines)-1]["notification_partitions"].([]any)
-	for _, x := range list {
-		if f, ok := x.(float64); ok {
-			indices = append(indices, int32(f))
-		}
-	}
-	return indices
+	return partitionsOf(lines[len(lines)-1])
 }
 
 // awaitOwned waits until the process has partitions.

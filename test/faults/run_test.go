@@ -37,6 +37,7 @@ type run struct {
 const (
 	faultPartitions = 6
 	statics         = 1 // of the pods have an instance id, the last ones
+	checkpointed    = 2 // of the pods keep checkpoints, the last ones
 )
 
 // newRun starts pods and load, and returns when alerts come out.
@@ -50,9 +51,12 @@ func newRun(t testing.TB, st *stage, guarantee string) *run {
 	r := &run{w: w, t: t, guarantee: guarantee, seed: *flagSeed, began: time.Now(), happened: make(map[kind]int)}
 	r.grown.Store(faultPartitions)
 	for n := range pods {
-		var settings map[string]string
+		settings := make(map[string]string)
 		if n >= pods-statics {
-			settings = map[string]string{"group.instance_id": fmt.Sprintf("pod-%d", n+1)}
+			settings["group.instance_id"] = fmt.Sprintf("pod-%d", n+1)
+		}
+		if n >= pods-checkpointed { // for all processes in that place
+			settings["state.dir"], settings["state.checkpoint_interval"] = t.TempDir(), "1s"
 		}
 		s := w.slot(t, n, binary, settings)
 		s.start()
@@ -252,6 +256,7 @@ func (r *run) judge(rounds int) {
 	if r.guarantee == exactlyOnce && (counted.of(txnFenced) < rounds || counted.of(txnCommitted) == 0) {
 		r.t.Errorf("%d transactions were committed and %d fenced in %d rounds", counted.of(txnCommitted), counted.of(txnFenced), rounds)
 	}
+	r.checkpoints(rounds, counted)
 	r.complaints()
 
 	a := r.w.audit(r.t)
@@ -278,6 +283,29 @@ func (r *run) judge(rounds int) {
 	}
 	if own.doubled > most || len(unexplained) > 0 {
 		r.t.Errorf("%d copies, at most %d of them can be explained; %d are not: %v", own.doubled, most, len(unexplained), unexplained[:min(5, len(unexplained))])
+	}
+}
+
+// enoughRounds have a pod with checkpoints among those that come back with
+// partitions that they had long enough to keep one.
+const enoughRounds = 5
+
+// checkpoints says what became of the checkpoints of pods that came back.
+func (r *run) checkpoints(rounds int, counted counts) {
+	r.t.Helper()
+	back := 0
+	for _, s := range r.slots[pods-checkpointed:] {
+		back += s.cameBack()
+	}
+	outcomes := make(map[string]int)
+	for name, n := range counted {
+		if strings.HasPrefix(name, restores) && n > 0 {
+			outcomes[strings.Trim(strings.TrimPrefix(name, restores), "{}")] = int(n)
+		}
+	}
+	r.logf("checkpoints: %d restores used one; all by outcome: %v; %d partitions came back to the pod that had had them", counted.of(restoresUsed), outcomes, back)
+	if rounds >= enoughRounds && counted.of(restoresUsed) == 0 {
+		r.t.Errorf("no checkpoint was used in %d rounds", rounds)
 	}
 }
 
