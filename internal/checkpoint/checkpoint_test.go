@@ -132,7 +132,8 @@ func TestWhatIsSetAside(t *testing.T) {
 		"truncated":          {nil, Range{Committed: end, End: end - 1}, Future},
 		"more was committed": {nil, Range{Committed: end + 5, End: end + 9}, Used},
 		"a gap":              {nil, Range{Start: end + 1, Committed: end + 5, End: end + 9}, Stale},
-		"all deleted":        {nil, Range{Start: end, Committed: end, End: end}, Used},
+		"all deleted, and the committed offset with it": {nil, Range{Start: end + 1, Committed: -1, End: end + 1}, Stale},
+		"all deleted": {nil, Range{Start: end, Committed: end, End: end}, Used},
 		"old, nothing missed": {func(w *world) {
 			w.now = func() time.Time { return time.Now().Add(100 * time.Hour) }
 		}, Range{}, Used},

@@ -57,12 +57,14 @@ type Dir struct {
 
 	mu       sync.Mutex
 	lock     *os.File
+	locked   os.FileInfo // of lock
 	closed   bool
 	slots    map[int32]chan struct{} // of capacity 1: who has the partition's store
 	sessions map[*Session]bool       // that write
 	problems map[int32]string        // why a partition's checkpoints are not written
 	lastEnd  time.Time               // the newest success of sessions that have ended
 	givenUp  int                     // stores
+	told     bool                    // that some are not written
 	over     error                   // why this process writes no checkpoints any more
 }
 
@@ -145,6 +147,9 @@ func (d *Dir) take() error {
 	if err == nil {
 		var held bool
 		d.lock, held, err = lockFile(filepath.Join(d.o.Path, lockName))
+		if err == nil {
+			d.locked, err = d.lock.Stat()
+		}
 		if held {
 			return &Held{d.o.Path}
 		}
@@ -155,6 +160,36 @@ func (d *Dir) take() error {
 	}
 	delete(d.problems, dirProblem)
 	return nil
+}
+
+// holding returns the lock that this process has; nil where it has none.
+func (d *Dir) holding() os.FileInfo {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.lock == nil {
+		return nil
+	}
+	return d.locked
+}
+
+// stands checks that the directory is the one in which a store was opened under
+// that lock. Files that are open outlive a directory that is deleted, and take
+// whatever is written: nothing else would tell, and another process may have
+// the path by now. The lock is given back then, for the next take.
+func (d *Dir) stands(lock os.FileInfo) error {
+	found, err := os.Stat(filepath.Join(d.o.Path, lockName))
+	gone := errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(found, lock)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.lock == nil || !os.SameFile(d.locked, lock) {
+		return errDirGone // another session has found it
+	}
+	if !gone {
+		return nil
+	}
+	_ = d.lock.Close()
+	d.lock = nil
+	return errDirGone
 }
 
 // Close waits for the last checkpoints of tasks that have ended, while ctx lasts,
@@ -236,12 +271,22 @@ func (d *Dir) failed(partition int32, err error) {
 func (d *Dir) failedLocked(partition int32, err error) {
 	why := causeOf(err)
 	d.problems[partition] = why
+	d.told = true
 	d.o.OnFailure()
-	fields := []zap.Field{zap.String("dir", d.o.Path), zap.Error(err)}
+	fields := []zap.Field{zap.String("dir", d.o.Path), textOf("error", err)}
 	if partition >= 0 {
 		fields = append(fields, zap.Int32("partition", partition))
 	}
 	d.o.Faults.Warn("checkpoint "+why, "a checkpoint cannot be written, joins go on", fields...)
+}
+
+// textOf is an error's text without the traces that errors of the store print
+// where a logger lets them.
+func textOf(key string, err error) zap.Field {
+	if err == nil {
+		return zap.Skip()
+	}
+	return zap.String(key, err.Error())
 }
 
 // causeOf names an error in few words, of which there are few.
@@ -250,8 +295,12 @@ func causeOf(err error) string {
 	if errors.As(err, &number) {
 		return number.Error()
 	}
-	if errors.Is(err, errNoIDs) {
-		return errNoIDs.Error()
+	var held *Held
+	switch {
+	case errors.As(err, &held):
+		return "another process has the directory"
+	case errors.Is(err, errNoIDs), errors.Is(err, errDirGone):
+		return err.Error()
 	}
 	return "the store is damaged"
 }

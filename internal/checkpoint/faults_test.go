@@ -151,6 +151,7 @@ func TestFullDisk(t *testing.T) {
 			fs.fail(nil)
 			task.written()
 			w.eventually("the end of the note", func() bool { return len(d.Notes()) == 0 && d.LastSuccess().After(before) })
+			w.eventually("a line that says so", func() bool { return w.logs.FilterMessageSnippet("written again").Len() > 0 })
 			task.s.End()
 			w.close(d)
 			end := int64(len(w.log))
@@ -539,3 +540,92 @@ func TestLastSuccessIsOfWhatWasWritten(t *testing.T) {
 	again.s.End()
 	w.close(d)
 }
+
+// A directory that is deleted under the process is noticed though files that are
+// open take whatever is written, and is made anew unless another process has it.
+func TestDirectoryDeletedUnderTheProcess(t *testing.T) {
+	w := newWorld(t)
+	d := w.open()
+	task := w.begin(d, 0).follow()
+	task.many(0, 100)
+	task.written()
+	aside := w.path + "-deleted"
+	if err := os.Rename(w.path, aside); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("a failure", func() bool { return w.failures.Load() > 0 })
+	task.written() // all of it: in the new directory there is nothing else
+	w.eventually("the end of the note", func() bool { return len(d.Notes()) == 0 })
+	if w.logs.FilterMessageSnippet("set aside").Len() != 0 || w.logs.FilterMessageSnippet("joins go on").Len() == 0 {
+		t.Errorf("logs %v", w.logs.All())
+	}
+	if d.givenUp != 0 {
+		t.Errorf("%d stores stay with the process", d.givenUp)
+	}
+	if _, held, err := lockFile(filepath.Join(w.path, lockName)); !held {
+		t.Errorf("the new directory is not locked: %v", err)
+	}
+	task.s.End()
+	w.close(d)
+	d = w.open()
+	defer w.close(d)
+	task = w.begin(d, 100)
+	w.verdict(Used)
+	task.isWhole(100)
+	task.s.End()
+}
+
+// What another process has at the path by then is left alone.
+func TestDirectoryTakenByAnother(t *testing.T) {
+	w := newWorld(t)
+	d := w.open()
+	task := w.begin(d, 0).follow()
+	task.many(0, 100)
+	task.written()
+	other := t.TempDir()
+	theirs := filepath.Join(other, "partition-3")
+	if err := os.Mkdir(theirs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lock, _, err := lockFile(filepath.Join(other, lockName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Close() }()
+	if err := errors.Join(os.Rename(w.path, w.path+"-deleted"), os.Rename(other, w.path)); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("a note", func() bool {
+		return strings.Contains(strings.Join(d.Notes(), ""), "another process has the directory")
+	})
+	if names := w.names(); len(names) != 2 {
+		t.Errorf("the other's directory was changed: %v", names)
+	}
+	task.s.End()
+	w.close(d)
+}
+
+// Errors of the store print their traces where a logger lets them.
+func TestNoTracesInTheLog(t *testing.T) {
+	w := newWorld(t)
+	seed(w)
+	w.damage(func(string, []byte) []byte { return nil })
+	d := w.open()
+	task := w.begin(d, int64(len(w.log)))
+	w.warned("damaged")
+	d.failed(3, traced{errors.New("with a trace")})
+	task.s.End()
+	w.close(d)
+	for _, e := range w.logs.All() {
+		for key := range e.ContextMap() {
+			if strings.HasSuffix(key, "Verbose") {
+				t.Errorf("%s: %s", e.Message, key)
+			}
+		}
+	}
+}
+
+// traced is an error that a logger prints with more than its text.
+type traced struct{ error }
+
+func (traced) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, "at line 1 of a file") }

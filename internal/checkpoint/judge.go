@@ -67,14 +67,16 @@ func judge(h *state.Head, f *Facts, r Range, now record.Millis) (Verdict, string
 		return Changed, fmt.Sprintf("its prices were made by other rules: %s, not %s", h.Rules, s.Rules)
 	case h.History < s.History:
 		return Changed, fmt.Sprintf("it holds a history of %d ms, join.history is %d ms", h.History, s.History)
+	case h.From < r.Start:
+		return Stale, goneSince(h.From, r.Start)
+	case h.UpTo > 0 && r.Committed < 0:
+		return Future, fmt.Sprintf("it stands at offset %d, and the group has committed nothing, or nothing that the log still has", h.UpTo)
 	case h.UpTo > max(r.Committed, 0):
 		return Future, fmt.Sprintf("it stands at offset %d, above the committed one, %d", h.UpTo, r.Committed)
 	case r.Committed > r.End:
 		return Future, fmt.Sprintf("the log ends at %d, below the committed offset, %d: it is not the log that it was", r.End, r.Committed)
 	case h.UpTo > r.End:
 		return Future, fmt.Sprintf("it stands at offset %d, above the log's end, %d", h.UpTo, r.End)
-	case h.From < r.Start:
-		return Stale, goneSince(h.From, r.Start)
 	case h.From >= r.End:
 		return Used, "" // nothing has come since: its age is all the same
 	}

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -46,14 +47,16 @@ type Session struct {
 	stop  chan struct{} // closed where the pod stops before the task has ended
 	once  sync.Once
 
-	last  time.Time // of a success, zero: none yet; guarded by d.mu
-	guard *guard    // of the store that is open; guarded by d.mu
+	last  time.Time   // of a success, zero: none yet; guarded by d.mu
+	lock  os.FileInfo // of the directory in which the store was opened
+	guard *guard      // of the store that is open; guarded by d.mu
 }
 
 var (
 	errNoIDs    = errors.New("the ids of cluster and topic are not known")
 	errNotYet   = errors.New("the group has not committed what the table is made of")
 	errStopping = errors.New("stopping")
+	errDirGone  = errors.New("the directory was deleted or put in another's place while the process ran")
 	errOver     = errors.New("no more checkpoints are written")
 )
 
@@ -210,8 +213,8 @@ func (s *Session) setAside(v Verdict, why string, cause error) {
 		s.discard = ""
 	}
 	s.d.o.Log.Warn("checkpoint set aside, the table is restored from the topic", zap.Int32("partition", s.partition),
-		zap.String("reason", v.String()), zap.String("detail", why), zap.NamedError("cause", cause),
-		zap.String("kept_as", aside), zap.NamedError("not_moved", err))
+		zap.String("reason", v.String()), zap.String("detail", why), textOf("cause", cause),
+		zap.String("kept_as", aside), textOf("not_moved", err))
 }
 
 // acquire takes the partition's store for this session, at once or until over:
@@ -352,6 +355,10 @@ func (s *Session) lost(cause error) {
 	s.loaded = false
 	s.table.TakeAll()
 	s.head = state.Head{Scope: s.scope, From: s.start, UpTo: s.start}
+	if errors.Is(cause, errDirGone) {
+		s.discard = "" // what has the path now is not ours before the lock is
+		return
+	}
 	if s.owns {
 		s.discard = Damaged.String()
 		s.setAside(Damaged, "it is made anew", cause)
@@ -394,6 +401,9 @@ func (s *Session) open() (*store, error) {
 		}
 	}
 	g.note(nil)
+	if s.lock = s.d.holding(); s.lock == nil {
+		return nil, errDirGone
+	}
 	s.d.mu.Lock()
 	s.guard = g
 	s.d.mu.Unlock()
@@ -465,6 +475,9 @@ func (s *Session) follow(out *store) error {
 	for s.wait(s.d.o.Interval) {
 		if s.d.isOver() != nil {
 			return errOver
+		}
+		if err := s.d.stands(s.lock); err != nil {
+			return err
 		}
 		if err := s.checkpoint(out); err != nil && !errors.Is(err, errNotYet) {
 			return err
@@ -624,4 +637,8 @@ func (s *Session) succeeded() {
 	defer s.d.mu.Unlock()
 	s.last = s.d.o.Now()
 	delete(s.d.problems, s.partition)
+	if len(s.d.problems) == 0 && s.d.told && s.d.over == nil {
+		s.d.told = false
+		s.d.o.Log.Info("checkpoints are written again", zap.String("dir", s.d.o.Path))
+	}
 }
