@@ -99,7 +99,7 @@ func (r *resumer) beginOnce(ctx context.Context, side record.Side, index int32) 
 	}
 	var other resume.Commit
 	if own.Offset < 0 {
-		other = r.otherCommitted(ctx, side.Other(), index)
+		other = r.remembered(side, index, r.otherCommitted(ctx, side.Other(), index))
 	}
 	start := resume.At(side, own, other, log)
 	lost := r.take(side, index, log.TopicID, start)
@@ -148,6 +148,20 @@ func (r *resumer) otherCommitted(ctx context.Context, side record.Side, index in
 		return resume.Commit{Offset: resume.None, Label: resume.ParseLabel("")}
 	}
 	return c
+}
+
+// remembered completes what the other side's label says of this side's partition
+// by what this process has read of it: where both topics were made anew, all
+// labels are gone with them.
+func (r *resumer) remembered(side record.Side, index int32, other resume.Commit) resume.Commit {
+	if other.Label.OtherID != "" {
+		return other
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.of(index)
+	other.Label.OtherID, other.Label.OtherOffset = s.topicID[side], s.at[side]
+	return other
 }
 
 // take notes what a new task reads, and returns what was lost before it.
