@@ -50,6 +50,10 @@ type partition struct {
 	due    time.Time // not to be routed before, while waiting
 	pauses int       // in a row, for the length of the next
 
+	// unverified: since when the broker has been answering what it does while it
+	// cannot verify the batch's transaction; zero: it is not.
+	unverified time.Time
+
 	turns uint64 // how often its holder has looked after it
 
 	fault      string // why outputs wait for a person; "" none

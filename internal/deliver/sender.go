@@ -344,7 +344,7 @@ func blockOf(p *partition, response *sarama.ProduceResponse, err error) (*sarama
 func (w *Writer) settle(p *partition, block *sarama.ProduceResponseBlock, r *report) {
 	name := errorName(block.Err)
 	v := judge(block.Err)
-	if v != written {
+	if v != written && !p.passing(block.Err, time.Now()) {
 		r.fail(p, name, block.Err, v == restart)
 	}
 	if v != written && !notAppended(block.Err) {
@@ -376,6 +376,28 @@ func (w *Writer) settle(p *partition, block *sarama.ProduceResponseBlock, r *rep
 	}
 }
 
+// verification is for how long a leader may be unable to verify a transaction
+// before that is a failure.
+const verification = time.Second
+
+// passing reports whether an answer says nothing against the brokers. Before a
+// leader takes a transaction's first batch it asks the coordinator whether the
+// partition is in it (KIP-890). Where the coordinator is still at something else
+// of the transaction, or of the one before, Produce versions below 12 hear
+// NOT_ENOUGH_REPLICAS, and the same bytes are taken a moment later. What lasts
+// is told: then replicas are missing, or the coordinator. Its holder calls it,
+// with the writer's lock.
+func (p *partition) passing(code sarama.KError, now time.Time) bool {
+	if code != sarama.ErrNotEnoughReplicas || !p.ident.transactional {
+		p.unverified = time.Time{}
+		return false
+	}
+	if p.unverified.IsZero() {
+		p.unverified = now
+	}
+	return now.Sub(p.unverified) < verification
+}
+
 // succeed settles a batch that all in-sync replicas have. It holds the lock.
 func (w *Writer) succeed(p *partition, r *report) {
 	n := len(p.batch.entries)
@@ -386,7 +408,7 @@ func (w *Writer) succeed(p *partition, r *report) {
 	}
 	p.seq = nextSequence(p.seq, n)
 	p.suspects = max(0, p.suspects-n)
-	p.fault, p.pauses = "", 0
+	p.fault, p.pauses, p.unverified = "", 0, time.Time{}
 	p.batch.close()
 	w.forward(p)
 }
