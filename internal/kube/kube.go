@@ -179,7 +179,7 @@ func (o Options) get(ctx context.Context, namespace, set string) (statefulSet, e
 		return statefulSet{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	return answer(resp)
+	return answer(resp, set)
 }
 
 func (o Options) port() string {
@@ -211,14 +211,14 @@ func (o Options) client() (*http.Client, error) {
 }
 
 // answer reads the API server's.
-func answer(resp *http.Response) (statefulSet, error) {
+func answer(resp *http.Response, set string) (statefulSet, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
 		return statefulSet{}, fmt.Errorf("reading the answer: %w", err)
 	case len(body) > maxAnswer:
 		return statefulSet{}, fmt.Errorf("the answer has more than %d bytes", maxAnswer)
-	case resp.StatusCode == http.StatusNotFound && isStatus(body):
+	case resp.StatusCode == http.StatusNotFound && saysGone(body, set):
 		return statefulSet{}, errNotFound
 	case resp.StatusCode != http.StatusOK:
 		return statefulSet{}, fmt.Errorf("the API server answers %s", resp.Status)
@@ -226,18 +226,20 @@ func answer(resp *http.Response) (statefulSet, error) {
 	return decode(body)
 }
 
-// isStatus tells whether a refusal is the API server's own: something in
+// saysGone tells whether the API server itself says that it has no such set: something in
 // between, or a path that an API server does not serve, knows no StatefulSets
 // and does not mean that this one is gone.
-func isStatus(body []byte) bool {
+func saysGone(body []byte, set string) bool {
 	var s struct {
 		Kind    string `json:"kind"`
 		Reason  string `json:"reason"`
 		Details struct {
 			Name string `json:"name"`
+			Kind string `json:"kind"`
 		} `json:"details"`
 	}
-	return json.Unmarshal(body, &s) == nil && s.Kind == "Status" && s.Reason == "NotFound" && s.Details.Name != ""
+	return json.Unmarshal(body, &s) == nil && s.Kind == "Status" && s.Reason == "NotFound" &&
+		s.Details.Kind == "statefulsets" && s.Details.Name == set
 }
 
 // statefulSet is what matters of an apps/v1 StatefulSet.

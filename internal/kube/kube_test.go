@@ -79,6 +79,8 @@ func TestFate(t *testing.T) {
 		"gone":                        {pod: "joiner-0", status: 404, body: notFound, gone: true},
 		"404 of somebody else":        {pod: "joiner-0", status: 404, body: "404 page not found", fails: true},
 		"404 of a path not served":    {pod: "joiner-0", status: 404, body: `{"kind":"Status","reason":"NotFound","details":{}}`, fails: true},
+		"404 of another set":          {pod: "joiner-0", status: 404, body: strings.ReplaceAll(notFound, `"name":"joiner"`, `"name":"other"`), fails: true},
+		"404 of a namespace":          {pod: "joiner-0", status: 404, body: strings.ReplaceAll(notFound, `"kind":"statefulsets"`, `"kind":"namespaces"`), fails: true},
 		"no token accepted":           {pod: "joiner-0", status: 401, body: `{"kind":"Status","reason":"Unauthorized"}`, fails: true},
 		"no right":                    {pod: "joiner-0", status: 403, body: `{"kind":"Status","reason":"Forbidden","details":{"name":"joiner"}}`, fails: true},
 		"server fault":                {pod: "joiner-0", status: 500, body: notFound, fails: true},
@@ -253,7 +255,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(seed), int32(2))
 	}
 	f.Fuzz(func(t *testing.T, body []byte, ordinal int32) {
-		isStatus(body)
+		saysGone(body, "joiner")
 		s, err := decode(body)
 		if err != nil {
 			return
