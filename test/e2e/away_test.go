@@ -32,6 +32,7 @@ func awayFor(t *testing.T) (away time.Duration, long bool) {
 // restarted, no offset passes an output that is not written, and once the brokers
 // are back everything is joined, in order.
 func TestKafkaBrokersAway(t *testing.T) {
+	t.Parallel() // with others that have a cluster of their own: it waits more than it works
 	const partitions = 3
 	away, long := awayFor(t)
 	c := cluster.Start(t, cluster.Options{Private: true, Settings: []string{

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -20,8 +21,9 @@ import (
 )
 
 // What only a broker of one's own shows: a log that is shorter than before, and
-// restores of a million records.
+// restores of many records.
 func TestKafkaOffsetsOnABrokerOfOnesOwn(t *testing.T) {
+	t.Parallel() // with others that have a cluster of their own: they wait more than they work
 	c := cluster.Start(t, cluster.Options{Private: true, Brokers: 1})
 	t.Run("truncated", func(t *testing.T) { truncated(t, c) })
 	t.Run("killed while restoring", func(t *testing.T) { killedWhileRestoring(t, c) })
@@ -98,12 +100,28 @@ func (g *gone) copyLogs(from, to string) {
 }
 
 const (
-	restoredTicks   = 1_000_000
 	restoredSymbols = 1_000
 	restoresKilled  = 3
+
+	// restoredVariable is how many ticks killedWhileRestoring writes.
+	restoredVariable = "JOINER_E2E_RESTORED"
+	restoredDefault  = 250_000 // `make test-kafka LONG=1` has a million
 )
 
-// A pod is killed again and again while it restores a million records, among
+func restoredTicks(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv(restoredVariable)
+	if text == "" {
+		return restoredDefault
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", restoredVariable, err)
+	}
+	return n
+}
+
+// A pod is killed again and again while it restores all that was written, among
 // them tombstones and aborted ones, in partitions of which one begins above 0,
 // one was never written and one has had all of its records deleted: the prices
 // after it are those before.
@@ -121,7 +139,7 @@ func killedWhileRestoring(t *testing.T, c *cluster.Cluster) {
 	}
 	began := time.Now()
 	base := began.Add(-time.Hour)
-	ticks := make([]*sarama.ProducerMessage, restoredTicks)
+	ticks := make([]*sarama.ProducerMessage, restoredTicks(t))
 	for i := range ticks {
 		s := symbols[random.IntN(len(symbols))]
 		r := Record{Key: s, Value: fmt.Sprintf(`{"price":%d}`, i), Time: base.UnixMilli() + int64(i) - random.Int64N(50)}
@@ -136,9 +154,9 @@ func killedWhileRestoring(t *testing.T, c *cluster.Cluster) {
 		}
 		p.Abort()
 	}
-	w.SendBulk(ticks[:restoredTicks/2])
+	w.SendBulk(ticks[:len(ticks)/2])
 	abort()
-	w.SendBulk(ticks[restoredTicks/2:])
+	w.SendBulk(ticks[len(ticks)/2:])
 	abort()
 	w.Send(w.Market, Record{Key: "gone", Value: `{"price":1}`}.At(deleted))
 	if err := w.Admin().DeleteRecords(w.Market, map[int32]int64{0: 1000, deleted: 1}); err != nil {
@@ -158,7 +176,8 @@ func killedWhileRestoring(t *testing.T, c *cluster.Cluster) {
 		}
 		pod = w.Start(nil)
 		w.awaitRestore(pod)
-		time.Sleep(time.Duration(random.Int64N(int64(time.Second))))
+		// A million records take a second, at least.
+		time.Sleep(time.Duration(random.Int64N(int64(len(ticks)) * int64(time.Microsecond))))
 		left := pod.Metrics().Sum("joiner_restore_remaining_records")
 		pod.Kill()
 		t.Logf("killed with %.0f records left to restore", left)
