@@ -100,6 +100,11 @@ func (a *App) takeOut(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, leavePatience)
 	defer cancel()
 	id := a.member.LastID()
+	if id == "" { // nobody can be named to the coordinator, which may know the member all the same
+		a.log.Info("the pod ends before it has had a session: if the group has it already, it is missed after group.session_timeout",
+			zap.String("instance_id", a.o.Config.Group.InstanceID), zap.Duration("session_timeout", a.o.Config.Group.SessionTimeout))
+		return
+	}
 	fields := []zap.Field{zap.String("member_id", id), zap.String("instance_id", a.o.Config.Group.InstanceID)}
 	switch err := a.clients.Leave(ctx, id); {
 	case err == nil:
