@@ -281,6 +281,9 @@ func (w *World) ends(topic string) (map[int32]int64, error) {
 	ends := make(map[int32]int64)
 	for p, o := range answer[topic] {
 		if o.Err != nil && !errors.Is(o.Err, sarama.ErrNoError) {
+			// An administrator keeps the leaders that a topic of this name had
+			// before it was made anew: whoever asks again does so with another.
+			w.admin = nil
 			return nil, fmt.Errorf("asking for the end of %s/%d: %w", topic, p, o.Err)
 		}
 		ends[p] = o.Offset
