@@ -106,11 +106,9 @@ test-compose: ## docker-compose.yaml and what it mounts, by docker-compose and p
 test-sbom: sbom ## Whether the SBOM names what is in the binary, all of it and nothing else
 	$(TIMED) go test -count=1 -timeout 5m -run '^TestSBOM$$' ./test/deploy -sbom $(CURDIR)/$(SBOM) -binary $(CURDIR)/bin/joiner
 
-# A test that watches something stay as it is does so for longer under LONG=1,
-# and one that restores has more to restore.
+# A test that watches something stay as it is does so for longer under LONG=1.
 ifneq ($(LONG),)
 export JOINER_E2E_TICKS ?= 60s
-export JOINER_E2E_RESTORED ?= 1000000
 endif
 
 # Two packages at a time: the others' tests wait for their brokers much of the
