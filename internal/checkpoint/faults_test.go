@@ -154,13 +154,7 @@ func TestFullDisk(t *testing.T) {
 			w.eventually("a line that says so", func() bool { return w.logs.FilterMessageSnippet("written again").Len() > 0 })
 			task.s.End()
 			w.close(d)
-			end := int64(len(w.log))
-			d = w.open()
-			defer w.close(d)
-			task = w.begin(d, end)
-			w.verdict(Used)
-			task.isWhole(end)
-			task.s.End()
+			w.comesBackWhole()
 		})
 	}
 }
@@ -231,13 +225,7 @@ func TestFailedSync(t *testing.T) {
 	}
 	task.s.End()
 	w.close(d)
-	end := int64(len(w.log))
-	d = w.open()
-	defer w.close(d)
-	task = w.begin(d, end)
-	w.verdict(Used)
-	task.isWhole(end)
-	task.s.End()
+	w.comesBackWhole()
 }
 
 // A stop does not wait for a disk that takes nothing, and leaves the checkpoint
@@ -334,13 +322,7 @@ func TestTinyDisk(t *testing.T) {
 	task.written()
 	task.s.End()
 	w.close(d)
-	end := int64(len(w.log))
-	d = w.open()
-	defer w.close(d)
-	task = w.begin(d, end)
-	w.verdict(Used)
-	task.isWhole(end)
-	task.s.End()
+	w.comesBackWhole()
 }
 
 // A store whose sync failed stays in memory with its open files. A disk that

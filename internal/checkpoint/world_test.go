@@ -239,3 +239,16 @@ func (w *world) warned(reason string) {
 	}
 	w.t.Errorf("no warning for %q: %v", reason, w.logs.All())
 }
+
+// comesBackWhole begins the partition once more, in another process, and wants
+// the checkpoint used and the table what the log makes of it.
+func (w *world) comesBackWhole() {
+	w.t.Helper()
+	end := int64(len(w.log))
+	d := w.open()
+	defer w.close(d)
+	task := w.begin(d, end)
+	w.verdict(Used)
+	task.isWhole(end)
+	task.s.End()
+}

@@ -48,8 +48,9 @@ func (f *Fetcher) waits(fd *Feed) bool {
 func (f *Fetcher) setAsking(topic string, is bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asking[topic] = is
-	if !is {
-		delete(f.asking, topic)
+	if is {
+		f.asking[topic] = true
+		return
 	}
+	delete(f.asking, topic)
 }

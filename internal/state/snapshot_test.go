@@ -384,25 +384,9 @@ func FuzzLoad(f *testing.F) {
 
 // BenchmarkApplyTracked is BenchmarkApplyKnown under state.dir.
 func BenchmarkApplyTracked(b *testing.B) {
-	const symbols = 10_000
-	table, keys := New(0, 0), names(symbols)
+	table := New(0, 0)
 	table.TrackChanges()
-	price := []byte("9150.25")
-	var n int64
-	apply := func() {
-		tk := record.Tick{Symbol: keys[n%symbols], Price: price, EventTime: record.Millis(n / 100)}
-		table.Apply(&tk, n)
-		n++
-	}
-	table.Lock()
-	defer table.Unlock()
-	for range symbols {
-		apply()
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		apply()
-	}
+	benchmarkApply(b, table)
 }
 
 func BenchmarkTake(b *testing.B) {

@@ -170,25 +170,30 @@ func readOne(t *testing.T, table *Table, symbols [][]byte, i int) {
 func BenchmarkApplyKnown(b *testing.B) {
 	for _, history := range []time.Duration{0, 5 * time.Second} {
 		b.Run("history="+history.String(), func(b *testing.B) {
-			const symbols = 10_000
-			table, keys := New(0, history), names(symbols)
-			price := []byte("9150.25")
-			var n int64
-			apply := func() {
-				tk := record.Tick{Symbol: keys[n%symbols], Price: price, EventTime: record.Millis(n / 100)}
-				table.Apply(&tk, n)
-				n++
-			}
-			table.Lock()
-			defer table.Unlock()
-			for range symbols {
-				apply()
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				apply()
-			}
+			benchmarkApply(b, New(0, history))
 		})
+	}
+}
+
+// benchmarkApply applies ticks of symbols that the table has already.
+func benchmarkApply(b *testing.B, table *Table) {
+	const symbols = 10_000
+	keys := names(symbols)
+	price := []byte("9150.25")
+	var n int64
+	apply := func() {
+		tk := record.Tick{Symbol: keys[n%symbols], Price: price, EventTime: record.Millis(n / 100)}
+		table.Apply(&tk, n)
+		n++
+	}
+	table.Lock()
+	defer table.Unlock()
+	for range symbols {
+		apply()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		apply()
 	}
 }
 
