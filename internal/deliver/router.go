@@ -193,7 +193,8 @@ func (w *Writer) refreshClient() {
 }
 
 // ask puts a question to one broker, of those that answer, for at most
-// askPatience. Only the router asks.
+// askPatience. The router asks, and the transactor before a trial: where both do
+// at once, neither is given a broker that is busy with the other's question.
 func ask[T any](w *Writer, question func(*sarama.Broker) (T, error)) (T, error) {
 	type reply struct {
 		value T
