@@ -78,9 +78,9 @@ func TestLoadEndsWithItsTask(t *testing.T) {
 	defer func() { _ = in.close() }()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s := &Session{table: state.New(3, time.Second)}
-	if err := s.fill(ctx, in); !errors.Is(err, context.Canceled) || s.table.Symbols() == 3004 {
-		t.Errorf("%v, %d symbols: the rest was read, too", err, s.table.Symbols())
+	e := &errand{table: state.New(3, time.Second)}
+	if err := fill(ctx, e, in, 0); !errors.Is(err, context.Canceled) || e.table.Symbols() == 3004 {
+		t.Errorf("%v, %d symbols: the rest was read, too", err, e.table.Symbols())
 	}
 }
 

@@ -33,8 +33,11 @@ type Options struct {
 	// of the checkpoint of each task that began. Either may be nil.
 	OnFailure func()
 	OnRestore func(Verdict)
-	FS        vfs.FS           // nil: the disk
-	Now       func() time.Time // nil: time.Now
+	// Patience is how long a disk may do nothing while a task that begins waits
+	// for it; 0: 20 s.
+	Patience time.Duration
+	FS       vfs.FS           // nil: the disk
+	Now      func() time.Time // nil: time.Now
 }
 
 // Held reports a directory that another process has.
@@ -55,7 +58,9 @@ type Dir struct {
 	slotWait time.Duration
 	wg       sync.WaitGroup
 
+	// mu is never held while the disk is asked: probes and tasks wait for it.
 	mu       sync.Mutex
+	attempt  *attempt // to take the lock; nil: none is under way
 	lock     *os.File
 	locked   os.FileInfo // of lock
 	closed   bool
@@ -93,6 +98,9 @@ func Open(ctx context.Context, o Options) (*Dir, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Patience <= 0 {
+		o.Patience = diskPatience
+	}
 	if o.OnFailure == nil {
 		o.OnFailure = func() {}
 	}
@@ -109,11 +117,13 @@ func Open(ctx context.Context, o Options) (*Dir, error) {
 func (d *Dir) awaitLock(ctx context.Context) error {
 	deadline := d.o.Now().Add(d.o.LockWait)
 	for {
-		err := d.take()
+		err := d.take(ctx.Done())
 		var held *Held
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, errStopping):
+			return ctx.Err()
 		case !errors.As(err, &held):
 			return nil // take has told of it
 		case !d.o.Now().Before(deadline):
@@ -133,35 +143,6 @@ const lockAgain = 200 * time.Millisecond
 // dirProblem is the key under which problems has the directory's own.
 const dirProblem = int32(-1)
 
-// take takes the lock where this process does not have it yet.
-func (d *Dir) take() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.lock != nil {
-		return nil
-	}
-	if d.closed {
-		return os.ErrClosed
-	}
-	err := d.o.FS.MkdirAll(d.o.Path, 0o755)
-	if err == nil {
-		var held bool
-		d.lock, held, err = lockFile(filepath.Join(d.o.Path, lockName))
-		if err == nil {
-			d.locked, err = d.lock.Stat()
-		}
-		if held {
-			return &Held{d.o.Path}
-		}
-	}
-	if err != nil {
-		d.failedLocked(dirProblem, err)
-		return fmt.Errorf("checkpoints in %s: %w", d.o.Path, err)
-	}
-	delete(d.problems, dirProblem)
-	return nil
-}
-
 // holding returns the lock that this process has; nil where it has none.
 func (d *Dir) holding() os.FileInfo {
 	d.mu.Lock()
@@ -180,15 +161,18 @@ func (d *Dir) stands(lock os.FileInfo) error {
 	found, err := os.Stat(filepath.Join(d.o.Path, lockName))
 	gone := errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(found, lock)
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.lock == nil || !os.SameFile(d.locked, lock) {
+		d.mu.Unlock()
 		return errDirGone // another session has found it
 	}
 	if !gone {
+		d.mu.Unlock()
 		return nil
 	}
-	_ = d.lock.Close()
+	old := d.lock
 	d.lock = nil
+	d.mu.Unlock()
+	_ = old.Close()
 	return errDirGone
 }
 
@@ -210,16 +194,17 @@ func (d *Dir) Close(ctx context.Context) {
 		d.o.Log.Warn("the last checkpoints were not written in time, those before them stand", zap.String("dir", d.o.Path))
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	for s := range d.sessions {
 		s.abort()
 		if s.guard != nil {
 			s.guard.giveUp(errStopping)
 		}
 	}
-	if d.lock != nil {
-		_ = d.lock.Close()
-		d.lock = nil
+	lock := d.lock
+	d.lock = nil
+	d.mu.Unlock()
+	if lock != nil {
+		_ = lock.Close()
 	}
 }
 
@@ -299,7 +284,7 @@ func causeOf(err error) string {
 	switch {
 	case errors.As(err, &held):
 		return "another process has the directory"
-	case errors.Is(err, errNoIDs), errors.Is(err, errDirGone):
+	case errors.Is(err, errNoIDs), errors.Is(err, errDirGone), errors.Is(err, errHangs):
 		return err.Error()
 	}
 	return "the store is damaged"

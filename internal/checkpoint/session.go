@@ -24,7 +24,8 @@ type Progress struct {
 
 // Session is the checkpoint of one task: it fills the table when the task begins,
 // and follows it until the task ends. Load, Begin and End are called one after
-// the other, by the task; none of them waits for a disk, but for what Load reads.
+// the other, by the task; none of them waits for a disk, but Load for a bounded
+// time.
 type Session struct {
 	d         *Dir
 	partition int32
@@ -34,12 +35,13 @@ type Session struct {
 	progress func() Progress
 	slot     chan struct{}
 	owns     bool   // of the slot
-	known    bool   // scope and base are
-	loaded   bool   // the table came out of the store: what is in it may stay
+	known    bool   // base is
+	loaded   bool   // what is in the store may stay: the table came out of it, or would have
+	unread   bool   // nobody has looked at what is in the store
 	discard  string // why what is in the store has to go before it is written; "" where it is not to be kept
-	scope    state.Scope
+	base     Facts
 	head     state.Head // of what is in the store
-	start    int64      // of the log, when the table was filled: from there all of it is read without a checkpoint
+	begins   Range      // when the table was filled: from Start on all of the log is read without a checkpoint
 	from     int64      // where the log is read from
 
 	ended chan struct{} // closed by End
@@ -69,58 +71,65 @@ func (d *Dir) Session(partition int32, facts func(context.Context) (Facts, error
 	}
 }
 
-const (
-	slotWait = 2 * time.Second
-
-	loadBatch = 1024
-)
+const slotWait = 2 * time.Second
 
 // Load fills an empty table from the checkpoint, where there is one that may be
 // used, and returns the offset from which the log has to be read: r.Start where
 // it may not. It has the table track its changes. Called again, because reading
 // the log failed, it returns what it did the first time, unless the log has lost
-// meanwhile what comes after the checkpoint. It ends with ctx.
+// meanwhile what comes after the checkpoint. It ends with ctx, and does not wait
+// for a disk that does nothing.
 func (s *Session) Load(ctx context.Context, table *state.Table, r Range) (from int64) {
 	if s.table != nil {
-		return s.loadedAgain(r)
+		return s.loadedAgain(ctx, r)
 	}
-	s.table, s.start, s.from = table, r.Start, r.Start
+	s.table, s.begins, s.from = table, r, r.Start
 	table.TrackChanges()
-	verdict, why, err := s.load(ctx, r)
+	found := s.load(ctx)
 	if ctx.Err() != nil {
 		s.empty()
 		return r.Start // to a task that has ended
 	}
-	s.d.o.OnRestore(verdict)
-	if verdict == Used {
-		s.loaded, s.from = true, s.head.From
+	s.d.o.OnRestore(found.verdict)
+	if found.verdict == Used {
+		s.loaded, s.head, s.from = true, found.head, found.head.From
 		s.last = s.head.Written.Time() // nobody knows of the session yet
 		s.d.o.Log.Info("table restored from its checkpoint", zap.Int32("partition", s.partition),
 			zap.Int64("offset", s.head.From), zap.Int("symbols", table.Symbols()), zap.Int64("committed", r.Committed))
 		return s.from
 	}
-	s.head = state.Head{Scope: s.scope, From: r.Start, UpTo: r.Start}
-	if verdict != Absent {
-		s.discard = verdict.String()
-		s.setAside(verdict, why, err)
+	s.empty()
+	s.unread = found.unread
+	s.head = s.nothing()
+	if found.verdict != Absent {
+		s.discard = found.verdict.String()
+		s.movedAside(&found)
 	}
 	return r.Start
 }
 
-func (s *Session) loadedAgain(r Range) (from int64) {
+func (s *Session) loadedAgain(ctx context.Context, r Range) (from int64) {
 	if !s.loaded {
 		return r.Start
 	}
 	if s.from >= r.Start {
 		return s.from
 	}
-	why := goneSince(s.from, r.Start)
+	found := finding{verdict: Stale, why: goneSince(s.from, r.Start)}
 	s.empty()
-	s.loaded, s.start, s.from = false, r.Start, r.Start
-	s.head = state.Head{Scope: s.scope, From: r.Start, UpTo: r.Start}
-	s.discard = Stale.String()
-	s.setAside(Stale, why, nil)
+	s.loaded, s.begins, s.from = false, r, r.Start
+	s.head = s.nothing()
+	s.discard = found.verdict.String()
+	d, partition := s.d, s.partition
+	if s.apart(ctx, nil, func(*errand) { found.moveAside(d, partition) }) {
+		s.movedAside(&found)
+	}
 	return r.Start
+}
+
+// nothing is the head of an empty store.
+func (s *Session) nothing() state.Head {
+	return state.Head{Scope: s.base.Scope, From: s.begins.Start, UpTo: s.begins.Start}
 }
 
 // empty forgets what was loaded.
@@ -130,24 +139,29 @@ func (s *Session) empty() {
 	s.table.Clear()
 }
 
-// load reads the checkpoint; the table is empty unless the verdict is Used.
-func (s *Session) load(ctx context.Context, r Range) (Verdict, string, error) {
+// load reads the checkpoint into the table.
+func (s *Session) load(ctx context.Context) finding {
+	unread := finding{verdict: Absent, unread: true}
 	facts, err := s.scoped(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			s.d.failed(s.partition, err)
 		}
-		return Absent, "", nil
+		return unread
 	}
-	s.scope, s.known = facts.Scope, true
-	if s.d.take() != nil || !s.acquire(ctx.Done(), time.After(s.d.slotWait)) {
-		return Absent, "", nil
+	s.base, s.known = facts, true
+	if s.d.take(ctx.Done()) != nil || !s.acquire(ctx.Done(), time.After(s.d.slotWait)) {
+		return unread
 	}
-	path := s.d.path(s.partition)
-	if there, err := exists(s.d.o.FS, path); err != nil || !there {
-		return Absent, "", nil
+	var found finding
+	look := s.look()
+	if s.apart(ctx, s.table, func(e *errand) { found = look.load(ctx, e) }) {
+		return found
 	}
-	return s.read(ctx, path, &facts, r)
+	if ctx.Err() == nil {
+		s.d.failed(s.partition, errHangs)
+	}
+	return unread
 }
 
 // scoped asks for the facts, which have to say whose the checkpoint is.
@@ -159,62 +173,27 @@ func (s *Session) scoped(ctx context.Context) (Facts, error) {
 	return facts, err
 }
 
-func (s *Session) read(ctx context.Context, path string, facts *Facts, r Range) (verdict Verdict, why string, err error) {
-	in, err := openReader(s.d.o.FS, path, s.d.o.Log)
-	if err != nil {
-		return verdictOf(err), "it cannot be opened", err
-	}
-	defer func() { _ = in.close() }()
-	s.head, err = in.head()
-	if errors.Is(err, errUnfinished) {
-		return Absent, "", nil
-	}
-	if err != nil {
-		return verdictOf(err), "its head cannot be read", err
-	}
-	if verdict, why := judge(&s.head, facts, r, record.MillisOf(s.d.o.Now())); verdict != Used {
-		return verdict, why, nil
-	}
-	if err := s.fill(ctx, in); err != nil {
-		s.empty()
-		return Damaged, "its entries cannot be read", err
-	}
-	return Used, "", nil
-}
-
-// fill loads the entries, and lets readers of the table in between. It ends with
-// ctx: until a task that is taken away has ended the whole group waits.
-func (s *Session) fill(ctx context.Context, in *reader) error {
-	n := 0
-	s.table.Lock()
-	defer s.table.Unlock()
-	err := in.entries(func(symbol, data []byte) error {
-		if n++; n%loadBatch == 0 {
-			s.table.Unlock()
-			s.table.Lock() // the pause between the two is the purpose
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-		}
-		return s.table.Load(symbol, data)
-	})
-	if err != nil {
-		return err
-	}
-	s.table.Loaded(s.head.Next)
-	return nil
+// look looks at the partition's store as it was when the task began.
+func (s *Session) look() look {
+	return look{d: s.d, partition: s.partition, facts: s.base, begins: s.begins}
 }
 
 // setAside moves what may not be used out of the way. Where that fails, whoever
 // writes next does it before anything else.
 func (s *Session) setAside(v Verdict, why string, cause error) {
-	aside, err := s.d.setAside(s.partition, v.String())
-	if err == nil {
+	found := finding{verdict: v, why: why, cause: cause}
+	found.moveAside(s.d, s.partition)
+	s.movedAside(&found)
+}
+
+// movedAside tells of it.
+func (s *Session) movedAside(f *finding) {
+	if f.notMoved == nil {
 		s.discard = ""
 	}
 	s.d.o.Log.Warn("checkpoint set aside, the table is restored from the topic", zap.Int32("partition", s.partition),
-		zap.String("reason", v.String()), zap.String("detail", why), textOf("cause", cause),
-		zap.String("kept_as", aside), textOf("not_moved", err))
+		zap.String("reason", f.verdict.String()), zap.String("detail", f.why), textOf("cause", f.cause),
+		zap.String("kept_as", f.aside), textOf("not_moved", f.notMoved))
 }
 
 // acquire takes the partition's store for this session, at once or until over:
@@ -354,7 +333,7 @@ func (s *Session) retire() {
 func (s *Session) lost(cause error) {
 	s.loaded = false
 	s.table.TakeAll()
-	s.head = state.Head{Scope: s.scope, From: s.start, UpTo: s.start}
+	s.head = s.nothing()
 	if errors.Is(cause, errDirGone) {
 		s.discard = "" // what has the path now is not ours before the lock is
 		return
@@ -388,7 +367,7 @@ func (s *Session) open() (*store, error) {
 	}
 	g := newGuard(s.failed, func() { s.d.healed(s.partition) })
 	for pause := retryFirst; ; pause = min(2*pause, retryLongest) {
-		err := s.d.take()
+		err := s.d.take(s.ended)
 		if err == nil {
 			err = s.clear()
 		}
@@ -412,8 +391,7 @@ func (s *Session) open() (*store, error) {
 
 // ask asks for the facts again, which could not be told when the task began, an
 // interval after the other until they are known. It reports false where the task
-// has ended or the pod stops. What is on the disk goes then: nobody has judged
-// it, and the table was filled without it.
+// has ended or the pod stops.
 func (s *Session) ask() bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -436,8 +414,8 @@ func (s *Session) ask() bool {
 			s.d.failed(s.partition, err)
 			continue
 		}
-		s.scope, s.known = facts.Scope, true
-		s.head = state.Head{Scope: s.scope, From: s.start, UpTo: s.start}
+		s.base, s.known = facts, true
+		s.head = s.nothing()
 		s.d.healed(s.partition)
 		return true
 	}
@@ -452,11 +430,26 @@ func (s *Session) failed(err error) {
 	}
 }
 
-// clear makes sure that nothing is in the store that the table did not come out
-// of.
+// clear makes sure that nothing is in the store but what may stay. What nobody
+// has looked at yet, because the task before still had the store when this one
+// began, or the disk did not answer, may stay where it could have been used then:
+// the table has every record since, so it is the same checkpoint with more to be
+// written, and not to be thrown away before there is another.
 func (s *Session) clear() error {
 	if s.loaded {
 		return nil
+	}
+	if s.unread {
+		s.unread = false
+		switch found := s.look().judge(); found.verdict {
+		case Used:
+			s.loaded, s.head = true, found.head
+			return nil
+		case Absent:
+		default:
+			s.discard = found.verdict.String()
+			s.setAside(found.verdict, found.why, found.cause)
+		}
 	}
 	if s.discard != "" {
 		_, err := s.d.setAside(s.partition, s.discard)
@@ -587,7 +580,7 @@ func (s *Session) leave() bool {
 func (s *Session) next(whole bool, next int64, before Progress) state.Head {
 	now := record.MillisOf(s.d.o.Now())
 	h := s.head
-	h.Scope = s.scope
+	h.Scope = s.base.Scope
 	h.Next = next
 	h.Written = max(now, h.Since)
 	if !whole {

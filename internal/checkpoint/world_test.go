@@ -31,6 +31,7 @@ type world struct {
 	facts    Facts
 	factsErr error
 	interval time.Duration
+	patience time.Duration
 	failures atomic.Int64
 	logs     *observer.ObservedLogs
 	now      func() time.Time
@@ -68,7 +69,7 @@ func (w *world) open() *Dir {
 
 func (w *world) options(log *zap.Logger) Options {
 	return Options{
-		Path: w.path, Interval: w.interval, LockWait: 0, Log: log, Faults: sampled.New(log, nil), FS: w.fs, Now: w.now,
+		Path: w.path, Interval: w.interval, LockWait: 0, Log: log, Faults: sampled.New(log, nil), FS: w.fs, Now: w.now, Patience: w.patience,
 		OnFailure: func() { w.failures.Add(1) },
 		OnRestore: func(v Verdict) {
 			w.mu.Lock()
