@@ -99,6 +99,7 @@ func checkOptions(loaded *config.Loaded) (check.Options, error) {
 		MaxMessageBytes: c.Delivery.MaxMessageBytes,
 		Leave:           c.Group.Leave,
 		ComesBack:       comesBack(c),
+		StateDir:        c.State.Dir,
 		Advertised:      app.Advertised(c.Peer),
 		AddressSet:      c.Peer.Advertise != "",
 		Warnings:        slices.Clone(loaded.Warnings),

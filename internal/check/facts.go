@@ -3,6 +3,7 @@ package check
 import (
 	"time"
 
+	"joiner/internal/checkpoint"
 	"joiner/internal/hot"
 	"joiner/internal/kafka"
 	"joiner/internal/record"
@@ -27,10 +28,14 @@ type Facts struct {
 	// topic; only under topics.create.
 	Creatable map[string]error
 
-	Group         kafka.Group
-	GroupErr      error
-	ComesBack     string // whether a pod that stops does, in words; only where Options.ComesBack is set
-	ComesBackErr  error
+	Group        kafka.Group
+	GroupErr     error
+	ComesBack    string // whether a pod that stops does, in words; only where Options.ComesBack is set
+	ComesBackErr error
+	// Place is the directory for checkpoints as it is on this machine; only where
+	// there is one.
+	Place         checkpoint.Place
+	PlaceErr      error
 	Transaction   error // what trying a transactional id came to; under exactly_once only
 	Inputs        [record.Sides]InputFacts
 	CommittedErr  error

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"joiner/internal/checkpoint"
 	"joiner/internal/kafka"
 	"joiner/internal/record"
 )
@@ -65,6 +66,7 @@ func (g *gatherer) step(ctx context.Context) (context.Context, context.CancelFun
 
 func (g *gatherer) run(ctx context.Context) {
 	g.fate(ctx)
+	g.place(ctx)
 	g.o.Progress("visiting the brokers")
 	g.visit(ctx)
 	g.o.Progress("connecting as the service does")
@@ -88,6 +90,32 @@ func (g *gatherer) fate(ctx context.Context) {
 	defer cancel()
 	g.o.Progress("asking whether the pod comes back when it stops")
 	g.facts.ComesBack, g.facts.ComesBackErr = g.o.ComesBack(ctx)
+}
+
+// place looks at the directory for checkpoints. A disk that hangs is left to
+// whoever waits for it.
+func (g *gatherer) place(ctx context.Context) {
+	if g.o.StateDir == "" {
+		return
+	}
+	ctx, cancel := g.step(ctx)
+	defer cancel()
+	g.o.Progress("looking at the directory for checkpoints")
+	type seen struct {
+		place checkpoint.Place
+		err   error
+	}
+	looked := make(chan seen, 1)
+	go func() {
+		place, err := checkpoint.Inspect(g.o.StateDir)
+		looked <- seen{place, err}
+	}()
+	select {
+	case s := <-looked:
+		g.facts.Place, g.facts.PlaceErr = s.place, s.err
+	case <-ctx.Done():
+		g.facts.PlaceErr = fmt.Errorf("the disk did not answer within %s", span(g.o.Timeout/4))
+	}
 }
 
 // visit visits the configured servers, and then every broker that they name.

@@ -58,6 +58,7 @@ func checks() []check {
 		{"group_members", judgeGroupMembers},
 		{"group_release", judgeGroupRelease},
 		{"static_membership", judgeStatic},
+		{"state_dir", judgeStateDir},
 		{"replicas", judgeReplicas},
 		{"peer_advertise", judgeAdvertise},
 	}

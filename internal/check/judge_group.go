@@ -195,6 +195,29 @@ func (j *judgement) fixedAddress() []Finding {
 	return nil
 }
 
+// judgeStateDir looks at the directory for checkpoints on this machine, which may
+// be another one than the pods'.
+func judgeStateDir(j *judgement) []Finding {
+	const key = "state.dir"
+	at := j.facts.Place
+	switch err := j.facts.PlaceErr; {
+	case j.StateDir == "":
+		return []Finding{ok(key, "not set: there is no directory to look at")}
+	case err != nil && at.Missing:
+		return []Finding{warn(key, "make it, or mount the volume, for the user that joiner runs as; where pods run elsewhere, look there",
+			"%s is not there and cannot be made: no checkpoint would be written here, joins go on: %v", j.StateDir, err)}
+	case err != nil:
+		return []Finding{warn(key, "name a directory that the user whom joiner runs as may write to; where pods run elsewhere, look there",
+			"%s cannot be used: no checkpoint would be written here, joins go on: %v", j.StateDir, err)}
+	case at.Held:
+		return []Finding{warn(key, "give each pod a directory of its own; where it is this pod's own joiner that has it, all is well",
+			"another process has %s: a second one waits for it, and then ends with exit code 1", j.StateDir)}
+	case at.Missing:
+		return []Finding{ok(key, "%s is not there yet, and can be made", j.StateDir)}
+	}
+	return []Finding{ok(key, "%s can be written to", j.StateDir)}
+}
+
 func judgeReplicas(j *judgement) []Finding {
 	m, hidden := j.layout(j.market())
 	if hidden != nil {

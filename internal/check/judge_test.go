@@ -7,12 +7,14 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
 
 	"joiner/internal/assign"
+	"joiner/internal/checkpoint"
 	"joiner/internal/hot"
 	"joiner/internal/kafka"
 	"joiner/internal/placement"
@@ -152,6 +154,11 @@ func group(t testing.TB, strategy string, members int, change func(*kafka.Group)
 		}
 		f.Group = g
 	}
+}
+
+// stateDir is a directory for checkpoints, and what is seen of it.
+func stateDir(at checkpoint.Place, err error) func(*Options, *Facts) {
+	return func(o *Options, f *Facts) { o.StateDir, f.Place, f.PlaceErr = "/data/prices", at, err }
 }
 
 func TestJudge(t *testing.T) {
@@ -724,7 +731,25 @@ func TestJudge(t *testing.T) {
 			static(func(_ *Options, f *Facts) { f.ComesBackErr = errors.New("403 Forbidden") }),
 			[]wantFinding{{"static_membership", Warning, "group.leave", "lie idle for 10s: 403 Forbidden", "service account"}},
 		},
-		"a static member": {static(func(_ *Options, f *Facts) { f.ComesBack = "3 replicas" }), nil},
+		"a static member":             {static(func(_ *Options, f *Facts) { f.ComesBack = "3 replicas" }), nil},
+		"a directory for checkpoints": {stateDir(checkpoint.Place{}, nil), nil},
+		"one that is to be made":      {stateDir(checkpoint.Place{Missing: true}, nil), nil},
+		"one that cannot be made": {
+			stateDir(checkpoint.Place{Missing: true}, syscall.EROFS),
+			[]wantFinding{{"state_dir", Warning, "state.dir", "/data/prices is not there and cannot be made", "mount the volume"}},
+		},
+		"one that must not be written to": {
+			stateDir(checkpoint.Place{}, syscall.EACCES),
+			[]wantFinding{{"state_dir", Warning, "state.dir", "/data/prices cannot be used: no checkpoint would be written here, joins go on: permission denied", "may write to"}},
+		},
+		"something else in its place": {
+			stateDir(checkpoint.Place{}, syscall.ENOTDIR),
+			[]wantFinding{{"state_dir", Warning, "state.dir", "not a directory", "name a directory"}},
+		},
+		"one that another process has": {
+			stateDir(checkpoint.Place{Held: true}, nil),
+			[]wantFinding{{"state_dir", Warning, "state.dir", "another process has /data/prices", "a directory of its own"}},
+		},
 		"more members than partitions": {
 			group(t, "copartition", 8, nil),
 			[]wantFinding{{"replicas", Warning, "group joiner", "8 members for 6 partitions: 2 idle", "grow both inputs"}},
@@ -858,7 +883,7 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 	findings := judge(o, f)
 	assertShape(t, findings)
-	alone := []string{"config", "certificates", "reserved", "static_membership", "peer_advertise"}
+	alone := []string{"config", "certificates", "reserved", "static_membership", "state_dir", "peer_advertise"}
 	for _, found := range findings {
 		switch {
 		case found.ID == "bootstrap":

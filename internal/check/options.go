@@ -44,6 +44,8 @@ type Options struct {
 	// will at its stop, and says why; nil where it will not ask.
 	ComesBack func(context.Context) (why string, err error)
 
+	StateDir string // state.dir; empty: none
+
 	Advertised string                 // peer address, host:port
 	AddressSet bool                   // it is configured, and not what this machine happens to have
 	Dialled    func(host string) bool // peer.allowed_names; nil: every host

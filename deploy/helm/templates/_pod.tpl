@@ -223,6 +223,9 @@ containers:
       - --config={{ include "joiner.dir.config" . }}/config.yaml
       - --replicas={{ include "joiner.plannedReplicas" . }}
       - --timeout={{ .Values.preflight.timeout }}
+      {{- if include "joiner.stateDir" . }}
+      - --set=state.dir= # this pod has no volume
+      {{- end }}
     env:
       # A pod's own address stands for those of the group, which it is compared with peer.allowed_names for.
       - name: JOINER_PEER_ADVERTISE
