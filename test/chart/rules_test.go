@@ -62,6 +62,88 @@ func checkLabels(t *testing.T, of string, set map[string]string) {
 	}
 }
 
+// TestOneOfEachKey: a label or an annotation that the values have in several
+// places stands in each object once, or post-renderers refuse it. What is the
+// chart's own stays as it is, and an object's own goes before what is for all.
+func TestOneOfEachKey(t *testing.T) {
+	const plain = `
+kafka: {brokers: [a:9092]}
+networkPolicy: {enabled: true}
+preflight: {enabled: true}
+serviceMonitor: {enabled: true}
+prometheusRule: {enabled: true}
+dashboards: {enabled: true}
+`
+	given := func(team string) string {
+		keys := "{team: " + team
+		for _, key := range []string{
+			"app.kubernetes.io/name", "app.kubernetes.io/component", "helm.sh/chart", "helm.sh/hook-weight",
+			"helm.sh/hook-delete-policy", "helm.sh/hook-output-log-policy", "checksum/config",
+		} {
+			keys += ", " + key + ": theirs"
+		}
+		return keys + "}"
+	}
+	labelled := plain
+	for _, key := range []string{"serviceMonitor", "podMonitor", "prometheusRule", "dashboards", "service"} {
+		labelled = strings.Replace(labelled, key+": {", key+": {labels: "+given("own")+", annotations: "+given("own")+", ", 1)
+	}
+	labelled += "podMonitor: {labels: " + given("own") + ", annotations: " + given("own") + "}\n" +
+		"service: {labels: " + given("own") + ", annotations: " + given("own") + ", headlessAnnotations: " + given("own") + "}\n" +
+		"serviceAccount: {annotations: " + given("own") + "}\n" +
+		"keda: {annotations: " + given("own") + "}\nautoscaling: {annotations: " + given("own") + "}\n" +
+		"podLabels: " + given("own") + "\npodAnnotations: " + given("own") + "\n" +
+		"commonLabels: " + given("all") + "\ncommonAnnotations: " + given("all") + "\n"
+	for _, args := range [][]string{
+		{"--set", "autoscaling.enabled=true"},
+		{"--set", "keda.enabled=true,serviceMonitor.enabled=false,podMonitor.enabled=true"},
+	} {
+		before := keysOfObjects(decode(t, renderValues(t, plain, args...)))
+		after := keysOfObjects(decode(t, renderValues(t, labelled, args...))) // which refuses a key that is there twice
+		if len(after) != len(before) {
+			t.Fatalf("%d objects became %d", len(before), len(after))
+		}
+		for name, keys := range after {
+			for key, value := range before[name] {
+				if keys[key] != value {
+					t.Errorf("%s: %s is %q, and the chart's own is %q", name, key, keys[key], value)
+				}
+			}
+			if keys["label team"] == "" || keys["annotation team"] == "" {
+				t.Errorf("%s lacks labels or annotations of the values: %v", name, keys)
+			}
+			if strings.Contains(name, "Monitor") && (keys["label team"] != "own" || keys["annotation team"] != "own") {
+				t.Errorf("%s has what is for all, and not its own", name)
+			}
+		}
+	}
+}
+
+// keysOfObjects are the labels and annotations of objects and of the pods that
+// they make, by the name of each.
+func keysOfObjects(objects []object) map[string]map[string]string {
+	all := map[string]map[string]string{}
+	add := func(name string, labels, annotations map[string]string) {
+		all[name] = map[string]string{}
+		for key, value := range labels {
+			all[name]["label "+key] = value
+		}
+		for key, value := range annotations {
+			all[name]["annotation "+key] = value
+		}
+	}
+	for _, o := range objects {
+		add(o.String(), o.GetLabels(), o.GetAnnotations())
+		switch v := o.typed.(type) {
+		case *apps.StatefulSet:
+			add("pods of "+o.String(), v.Spec.Template.Labels, v.Spec.Template.Annotations)
+		case *batch.Job:
+			add("pods of "+o.String(), v.Spec.Template.Labels, v.Spec.Template.Annotations)
+		}
+	}
+	return all
+}
+
 // TestSelectors: everything selects the pods of the group, and no others.
 func TestSelectors(t *testing.T) {
 	eachCase(t, func(t *testing.T, _ aCase, objects []object) {

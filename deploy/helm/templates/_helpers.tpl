@@ -53,7 +53,11 @@ users above all.
 app.kubernetes.io/component: member
 {{- end -}}
 
-{{/* Labels of objects. Call it with (dict "root" $ "component" NAME). */}}
+{{/*
+Labels of objects. Call it with (dict "root" $ "component" NAME), and "own"
+LABELS where the object has some of its own in the values: each key stands there
+once, ours before the object's, and these before those of all.
+*/}}
 {{- define "joiner.labels" -}}
 {{- $labels := include "joiner.instanceLabels" .root | fromYaml -}}
 {{- $_ := set $labels "app.kubernetes.io/component" .component -}}
@@ -62,7 +66,7 @@ app.kubernetes.io/component: member
 {{- if .root.Chart.AppVersion -}}
 {{- $_ := set $labels "app.kubernetes.io/version" (.root.Chart.AppVersion | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
 {{- end -}}
-{{- toYaml (merge $labels (deepCopy (default dict .root.Values.commonLabels))) -}}
+{{- toYaml (merge $labels (deepCopy (default dict (get . "own"))) (deepCopy (default dict .root.Values.commonLabels))) -}}
 {{- end -}}
 
 {{/*
@@ -73,6 +77,22 @@ for what changes them. Call it with (dict "root" $ "component" NAME).
 {{- $labels := include "joiner.instanceLabels" .root | fromYaml -}}
 {{- $_ := set $labels "app.kubernetes.io/component" .component -}}
 {{- toYaml (merge $labels (deepCopy (default dict .root.Values.podLabels)) (deepCopy (default dict .root.Values.commonLabels))) -}}
+{{- end -}}
+
+{{/*
+Annotations of pods, those that are ours before: (dict "root" $ "ours" ANNOTATIONS).
+Nothing where there are none.
+*/}}
+{{- define "joiner.podAnnotations" -}}
+{{- $given := tpl (toYaml (default dict .root.Values.podAnnotations)) .root | fromYaml -}}
+{{- with merge (deepCopy .ours) $given -}}
+{{- toYaml . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Annotations of a hook, which decide what Helm does with it: (dict "root" $ "ours" ANNOTATIONS), and "own" those of the object. */}}
+{{- define "joiner.hookAnnotations" -}}
+{{- toYaml (merge (deepCopy .ours) (deepCopy (default dict (get . "own"))) (deepCopy (default dict .root.Values.commonAnnotations))) -}}
 {{- end -}}
 
 {{- define "joiner.image" -}}
