@@ -406,11 +406,26 @@ func TestBudget(t *testing.T) {
 		"replicaCount=4,max=2":       "max 2",
 		"replicaCount=0,min=1,off":   "none",
 		"replicaCount=1,min=1,max=0": "refused",
+		"replicaCount=1,max=0":       "max 1",
+		"replicaCount=1,max=0%":      "max 1",
+		"replicaCount=1,max=3":       "max 1",
+		"scaled from 1,max=0":        "max 1",
+		"replicaCount=4,max=0":       "refused",
+		"replicaCount=4,max=00%":     "refused",
+		"replicaCount=4,max=1%":      "max 1%", // rounded up
+		"replicaCount=4,min=4":       "refused",
+		"replicaCount=4,min=100%":    "refused",
+		"replicaCount=4,min=76%":     "refused", // rounded up
+		"replicaCount=4,min=08%":     "min 08%",
+		"replicaCount=4,min=0":       "min 0",
+		"replicaCount=4,min=4,off":   "none",
+		"scaled from 2,min=2":        "refused",
+		"scaled from 2,min=50%":      "min 50%",
 	} {
 		replacer := strings.NewReplacer(
 			"min=", "podDisruptionBudget.minAvailable=", "max=", "podDisruptionBudget.maxUnavailable=",
 			"off", "podDisruptionBudget.enabled=false",
-			"scaled from 1", "autoscaling.enabled=true,autoscaling.minReplicas=1", "by lag from 1", "keda.enabled=true,keda.minReplicas=1")
+			"scaled from 2", "autoscaling.enabled=true,autoscaling.minReplicas=2", "scaled from 1", "autoscaling.enabled=true,autoscaling.minReplicas=1", "by lag from 1", "keda.enabled=true,keda.minReplicas=1")
 		out, _, err := template("--set", replacer.Replace(values))
 		if got := budget(t, out, err); got != want {
 			t.Errorf("%s: %s, and %s is wanted", values, got, want)
@@ -431,6 +446,28 @@ func budget(t *testing.T, rendering string, err error) string {
 		return "min " + budgets[0].Spec.MinAvailable.String()
 	}
 	return "max " + budgets[0].Spec.MaxUnavailable.String()
+}
+
+// TestSpread: each constraint counts pods by a selector, without which the API
+// server refuses keys of labels.
+func TestSpread(t *testing.T) {
+	set := only[*apps.StatefulSet](t, decode(t, renderValues(t, `
+topologySpreadConstraints:
+  - {maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}
+  - {maxSkew: 1, topologyKey: b, whenUnsatisfiable: DoNotSchedule, matchLabelKeys: [controller-revision-hash]}
+  - {maxSkew: 1, topologyKey: c, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: other}}}
+  - {maxSkew: 1, topologyKey: d, whenUnsatisfiable: DoNotSchedule, labelSelector: {}}
+`)))
+	own := set.Spec.Selector
+	want := []*meta.LabelSelector{own, own, {MatchLabels: map[string]string{"app": "other"}}, {}}
+	for i, c := range set.Spec.Template.Spec.TopologySpreadConstraints {
+		if !reflect.DeepEqual(c.LabelSelector, want[i]) {
+			t.Errorf("%s: %v, want %v", c.TopologyKey, c.LabelSelector, want[i])
+		}
+	}
+	if n := len(set.Spec.Template.Spec.TopologySpreadConstraints); n != len(want) {
+		t.Errorf("%d constraints", n)
+	}
 }
 
 // TestReplicas: who scales says how many.

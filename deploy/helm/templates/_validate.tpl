@@ -15,8 +15,32 @@ each other. Rendering stops at the first.
 {{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
 {{- fail "serviceMonitor.enabled and podMonitor.enabled: choose one, or every pod is scraped and counted twice" -}}
 {{- end -}}
-{{- if and (not (kindIs "invalid" .Values.podDisruptionBudget.minAvailable)) (not (kindIs "invalid" .Values.podDisruptionBudget.maxUnavailable)) -}}
+{{- include "joiner.validate.budget" . -}}
+{{- end -}}
+
+{{/* No budget blocks every drain: whoever wants that can make one by hand, and sees it. */}}
+{{- define "joiner.validate.budget" -}}
+{{- $budget := .Values.podDisruptionBudget -}}
+{{- if and (not (kindIs "invalid" $budget.minAvailable)) (not (kindIs "invalid" $budget.maxUnavailable)) -}}
 {{- fail "podDisruptionBudget.minAvailable and .maxUnavailable: choose one, and set the other to null" -}}
+{{- end -}}
+{{- $least := include "joiner.leastReplicas" . | int64 -}}
+{{- if and $budget.enabled (gt $least 1) -}}
+{{- if and (not (kindIs "invalid" $budget.maxUnavailable)) (eq (include "joiner.podsOf" (dict "share" $budget.maxUnavailable "of" $least) | int64) 0) -}}
+{{- fail (printf "podDisruptionBudget.maxUnavailable: %v would block every drain of a node: write 1 or more" $budget.maxUnavailable) -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" $budget.minAvailable)) (ge (include "joiner.podsOf" (dict "share" $budget.minAvailable "of" $least) | int64) $least) -}}
+{{- fail (printf "podDisruptionBudget.minAvailable: %s are all of %d replicas, which would block every drain of a node: write less" ($budget.minAvailable | toJson | trimAll "\"") $least) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A number of pods, or a share of them in per cent, which Kubernetes rounds up: (dict "share" SHARE "of" PODS). */}}
+{{- define "joiner.podsOf" -}}
+{{- if kindIs "string" .share -}}
+{{- div (add (mul (trimSuffix "%" .share | float64 | int64) .of) 99) 100 -}}
+{{- else -}}
+{{- int64 .share -}}
 {{- end -}}
 {{- end -}}
 
