@@ -10,6 +10,7 @@ import (
 
 	"joiner/internal/checkpoint"
 	"joiner/internal/config"
+	"joiner/internal/enrich"
 	"joiner/internal/metrics"
 	"joiner/internal/record"
 	"joiner/internal/state"
@@ -139,9 +140,9 @@ func (a *App) checkpointFacts(ctx context.Context, index int32) (checkpoint.Fact
 	return f, nil
 }
 
-// priceRules is all of the configuration that decides which prices a table has
-// after given records.
+// priceRules is all that decides which prices a table has after given records:
+// how this build decodes them, and its configuration.
 func priceRules(c config.Config) string {
-	return fmt.Sprintf("symbol=%q price=%q event_time=%q unit=%s isolation=%s",
-		c.Market.Symbol, c.Market.Price, c.Market.EventTime, c.Market.EventTimeUnit, c.Kafka.IsolationLevel)
+	return fmt.Sprintf("rules=%d symbol=%q price=%q event_time=%q unit=%s isolation=%s",
+		enrich.MarketRules, c.Market.Symbol, c.Market.Price, c.Market.EventTime, c.Market.EventTimeUnit, c.Kafka.IsolationLevel)
 }

@@ -170,6 +170,12 @@ func timestampOf(r *record.Record) (record.Millis, *Bad) {
 	return r.Timestamp, nil
 }
 
+// MarketRules is the version of what MarketDecoder makes of a record, under given
+// options. A checkpoint is used by a build of the same version only: whatever
+// gives some record another tick, or makes a tick of one that was none, increases
+// it, so that tables are made anew from the topic.
+const MarketRules = 1
+
 // MarketDecoder decodes market updates. It is immutable.
 type MarketDecoder struct {
 	layout
