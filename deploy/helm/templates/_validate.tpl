@@ -12,6 +12,8 @@ each other. Rendering stops at the first.
 {{- include "joiner.validate.rules" . -}}
 {{- include "joiner.validate.kafka" . -}}
 {{- include "joiner.validate.peer" . -}}
+{{- include "joiner.validate.service" . -}}
+{{- include "joiner.validate.idle" . -}}
 {{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
 {{- fail "serviceMonitor.enabled and podMonitor.enabled: choose one, or every pod is scraped and counted twice" -}}
 {{- end -}}
@@ -86,8 +88,14 @@ each other. Rendering stops at the first.
 
 {{- define "joiner.validate.kafka" -}}
 {{- $tls := .Values.kafka.tls -}}
-{{- if and (not (include "joiner.on.kafkaTLS" .)) (or $tls.existingSecret $tls.caExistingSecret $tls.clientCertificate) -}}
-{{- fail "kafka.tls.enabled is false, and kafka.tls names a secret or a certificate: connections would not be encrypted" -}}
+{{- if and (not (include "joiner.on.kafkaTLS" .)) (or $tls.existingSecret $tls.caExistingSecret $tls.clientCertificate $tls.serverName $tls.insecureSkipVerify) -}}
+{{- fail "kafka.tls.enabled is false, and kafka.tls names a secret, a certificate or what is expected of one: connections would not be encrypted" -}}
+{{- end -}}
+{{- if and $tls.caExistingSecret (not $tls.caKey) -}}
+{{- fail "kafka.tls.caExistingSecret needs kafka.tls.caKey, the key of the authority's certificate: without it the authorities of the system are trusted" -}}
+{{- end -}}
+{{- if and $tls.existingSecret (not (include "joiner.mounts.kafkaTLS" .)) -}}
+{{- fail "kafka.tls.existingSecret would be used for nothing: set kafka.tls.clientCertificate where it holds the client's certificate, or kafka.tls.caKey where it holds the authority" -}}
 {{- end -}}
 {{- if and $tls.clientCertificate (not (include "joiner.secret.kafkaTLS" .)) -}}
 {{- fail "kafka.tls.clientCertificate needs kafka.tls.existingSecret, which holds the certificate and its key" -}}
@@ -95,8 +103,20 @@ each other. Rendering stops at the first.
 {{- $sasl := .Values.kafka.sasl -}}
 {{- $mechanism := include "joiner.saslMechanism" . -}}
 {{- $secret := include "joiner.secret.kafkaSASL" . -}}
-{{- if and $sasl.existingSecret (not $mechanism) -}}
-{{- fail "kafka.sasl.existingSecret is set, and kafka.sasl.mechanism is not: nobody would log in" -}}
+{{- if not $mechanism -}}
+{{- range list "existingSecret" "username" "usernameKey" "tokenUrl" "clientId" "scopes" -}}
+{{- if get $sasl . -}}
+{{- fail (printf "kafka.sasl.%s is set, and kafka.sasl.mechanism is not: nobody would log in" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range (eq $mechanism "OAUTHBEARER" | ternary (list "username") (list "tokenUrl" "clientId" "scopes")) -}}
+{{- if get $sasl . -}}
+{{- fail (printf "kafka.sasl.%s has no meaning under %s: leave it out" . $mechanism) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.kafka.existingSecret (not (include "joiner.usesKafkaSecret" .)) -}}
+{{- fail "kafka.existingSecret would be used for nothing: set kafka.tls.enabled or kafka.sasl.mechanism, which take their files from it unless they name a secret of their own" -}}
 {{- end -}}
 {{- if and $sasl.mechanism (not $secret) -}}
 {{- fail (printf "kafka.sasl.mechanism: %s needs kafka.sasl.existingSecret, which holds the password or client secret" $sasl.mechanism) -}}
@@ -120,8 +140,45 @@ each other. Rendering stops at the first.
 {{- end -}}
 {{- end -}}
 
+{{/* Whether anybody takes something from the Secret for both TLS and SASL: "true" or "". */}}
+{{- define "joiner.usesKafkaSecret" -}}
+{{- $tls := and (not .Values.kafka.tls.existingSecret) (include "joiner.mounts.kafkaTLS" .) -}}
+{{- $sasl := and (not .Values.kafka.sasl.existingSecret) (include "joiner.mounts.kafkaSASL" .) -}}
+{{- if or $tls $sasl -}}true{{- end -}}
+{{- end -}}
+
+{{/* What the API server would refuse when half of the objects are there. */}}
+{{- define "joiner.validate.service" -}}
+{{- $s := .Values.service -}}
+{{- if and (eq $s.type "ClusterIP") $s.nodePort -}}
+{{- fail "service.nodePort: a Service of type ClusterIP has none: set service.type" -}}
+{{- end -}}
+{{- if and (eq $s.type "ClusterIP") $s.externalTrafficPolicy -}}
+{{- fail "service.externalTrafficPolicy: nothing from outside comes to a Service of type ClusterIP: set service.type" -}}
+{{- end -}}
+{{- if and (ne $s.type "LoadBalancer") (or $s.loadBalancerClass $s.loadBalancerSourceRanges) -}}
+{{- fail (printf "service.%s: only a Service of type LoadBalancer has a load balancer: set service.type" (empty $s.loadBalancerClass | ternary "loadBalancerSourceRanges" "loadBalancerClass")) -}}
+{{- end -}}
+{{- if and (ne $s.type "ClusterIP") (eq (toString $s.clusterIP) "None") -}}
+{{- fail (printf "service.clusterIP: a Service of type %s needs an address: leave None out" $s.type) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What would be taken and do nothing. */}}
+{{- define "joiner.validate.idle" -}}
+{{- if and .Values.networkPolicy.egress.enabled (not .Values.networkPolicy.enabled) -}}
+{{- fail "networkPolicy.egress.enabled is set, and networkPolicy.enabled is not: nothing would be held back" -}}
+{{- end -}}
+{{- if and .Values.serviceAccount.annotations (not .Values.serviceAccount.create) -}}
+{{- fail "serviceAccount.annotations are for an account that the chart makes, and serviceAccount.create is false: put them on the account" -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "joiner.validate.peer" -}}
 {{- $peer := .Values.peer -}}
+{{- if and $peer.existingSecret $peer.tls.existingSecret (not $peer.tokenKey) -}}
+{{- fail "peer.existingSecret would be used for nothing: peer.tls.existingSecret has the certificate, and peer.tokenKey is not set" -}}
+{{- end -}}
 {{- if and $peer.tls.enabled (not (include "joiner.secret.peer" .)) (not (include "joiner.config.get" (dict "root" . "path" "peer.tls.cert_file"))) -}}
 {{- fail "peer.tls.enabled needs peer.existingSecret, which holds the pods' certificate, its key and their authority" -}}
 {{- end -}}
