@@ -542,3 +542,69 @@ func TestNotes(t *testing.T) {
 		t.Errorf("with a ConfigMap of one's own:\n%s", own)
 	}
 }
+
+// TestNull: a value that is null is refused by its name, or is as good as
+// empty; what has no meaning without a value is not rendered without one. Helm
+// takes such a key away before the schema and the templates see it.
+func TestNull(t *testing.T) {
+	values := asMap(t, read(t, filepath.Join(chartDir, "values.yaml")))
+	const secured = `
+kafka: {brokers: [a:9092], existingSecret: a, tls: {enabled: true, clientCertificate: true}, sasl: {mechanism: PLAIN, username: a}}
+peer: {existingSecret: b, tokenKey: token, tls: {enabled: true}}
+networkPolicy: {enabled: true, egress: {enabled: true}}
+persistence: {enabled: true}
+staticMembership: true
+preflight: {enabled: true}
+prometheusRule: {enabled: true}
+dashboards: {enabled: true}
+`
+	refusedOrFine(t, "secured, set by hand", secured+"serviceMonitor: {enabled: true}", pathsOf("", values))
+	refusedOrFine(t, "by CPU", "{autoscaling: {enabled: true}, podDisruptionBudget: {minAvailable: 1}}", pathsOf("", map[string]any{
+		"autoscaling": values["autoscaling"], "podDisruptionBudget": values["podDisruptionBudget"], "replicaCount": 3,
+	}))
+	refusedOrFine(t, "by lag", secured+"keda: {enabled: true}\npodMonitor: {enabled: true}\n", pathsOf("", map[string]any{
+		"keda": values["keda"], "podMonitor": values["podMonitor"], "kafka": values["kafka"],
+	}))
+	refusedOrFine(t, "configuration", "{}", []string{"config.group", "config.group.id", "config.kafka.tls", "config.topics.reserved", "config.join.max_waiting"})
+}
+
+// refusedOrFine sets each key to null, beside other values.
+func refusedOrFine(t *testing.T, name, base string, keys []string) {
+	t.Helper()
+	path := file(t, "values.yaml", base)
+	for _, key := range keys {
+		t.Run(name+"/"+key, func(t *testing.T) {
+			t.Parallel()
+			out, errs, err := template("--values", path, "--set", key+"=null")
+			last := key[strings.LastIndex(key, ".")+1:]
+			if err != nil {
+				if !strings.Contains(errs, last) || strings.Contains(errs, "nil pointer") || strings.Contains(errs, "executing") {
+					t.Errorf("the message does not name it: %s", errs)
+				}
+				return
+			}
+			for _, nonsense := range []string{"nil>", ": null", "- null"} {
+				if strings.Contains(withoutMixin(out), nonsense) {
+					t.Errorf("it is rendered as %q:\n%s", nonsense, out)
+				}
+			}
+			objects := decode(t, out)
+			if set := only[*apps.StatefulSet](t, objects); set.Spec.Replicas != nil && (*set.Spec.Replicas != 3 || key == "replicaCount") {
+				t.Errorf("%d replicas", *set.Spec.Replicas)
+			}
+			newWorld(t, objects).effective(t, pods(objects)[0])
+		})
+	}
+}
+
+// pathsOf names all values, and all objects of values.
+func pathsOf(prefix string, at map[string]any) (paths []string) {
+	for key, value := range at {
+		paths = append(paths, prefix+key)
+		if below, ok := value.(map[string]any); ok {
+			paths = append(paths, pathsOf(prefix+key+".", below)...)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}

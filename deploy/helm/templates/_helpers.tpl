@@ -123,8 +123,19 @@ Nothing where there are none.
 {{- end -}}
 
 {{/*
+How many replicas the StatefulSet is to have. Nothing where something else says
+it: an autoscaler, or by replicaCount null whoever scales by hand.
+*/}}
+{{- define "joiner.replicas" -}}
+{{- if not (or .Values.autoscaling.enabled .Values.keda.enabled (kindIs "invalid" .Values.replicaCount)) -}}
+{{- int64 .Values.replicaCount -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
 How many replicas there will be at most, as far as that is known here: what the
-preflight compares the partitions with. KEDA's own ceiling is the partitions.
+preflight compares the partitions with; 0 where it is not, which has it look at
+the group. KEDA's own ceiling is the partitions.
 */}}
 {{- define "joiner.plannedReplicas" -}}
 {{- if .Values.autoscaling.enabled -}}
@@ -136,7 +147,7 @@ preflight compares the partitions with. KEDA's own ceiling is the partitions.
 {{- end -}}
 {{- end -}}
 
-{{/* How many there will be at least. */}}
+{{/* How many there will be at least; 0 where that is not known. */}}
 {{- define "joiner.leastReplicas" -}}
 {{- if .Values.autoscaling.enabled -}}
 {{- int64 .Values.autoscaling.minReplicas -}}

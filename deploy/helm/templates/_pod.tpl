@@ -265,7 +265,8 @@ search path, which is right in every cluster, unless it is given.
 {{- if $own -}}
 {{- $own -}}
 {{- else -}}
-{{- $domain := ternary (printf ".%s" .root.Values.clusterDomain) "" (ne .root.Values.clusterDomain "") -}}
+{{- $domain := "" -}}
+{{- with .root.Values.clusterDomain -}}{{- $domain = printf ".%s" . -}}{{- end -}}
 {{- printf "%s.%s.%s.svc%s:%s" .pod (include "joiner.headless" .root) .root.Release.Namespace $domain (include "joiner.port.peer" .root) -}}
 {{- end -}}
 {{- end -}}
