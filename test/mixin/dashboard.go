@@ -82,9 +82,14 @@ func quantile(q, histogram, label string) string {
 
 func quantiles(histogram string, qs ...string) (queries []query) {
 	for _, q := range qs {
-		queries = append(queries, query{expr: quantile(q, histogram, ""), legend: "p" + strings.TrimPrefix(q, "0.")})
+		queries = append(queries, query{expr: quantile(q, histogram, ""), legend: percentile(q)})
 	}
 	return queries
+}
+
+// percentile is what a quantile is called in legends: 0.5 is p50.
+func percentile(q string) string {
+	return "p" + (strings.TrimPrefix(q, "0.") + "0")[:2]
 }
 
 func one(expr, legend string) []query { return []query{{expr: expr, legend: legend}} }
