@@ -122,14 +122,33 @@ Nothing where there are none.
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the number of replicas is somebody else's: an autoscaler's, or by replicaCount null a person's. "true" or "". */}}
+{{- define "joiner.scaledByOthers" -}}
+{{- if or .Values.autoscaling.enabled .Values.keda.enabled (kindIs "invalid" .Values.replicaCount) -}}true{{- end -}}
+{{- end -}}
+
 {{/*
-How many replicas the StatefulSet is to have. Nothing where something else says
-it: an autoscaler, or by replicaCount null whoever scales by hand.
+How many replicas the StatefulSet is to have. Nothing where others say it, but
+where the release has said it before: to take the field away then is to ask for
+the API server's default, one replica, which stops all pods but one. So it stays
+in, with the number that there is. The annotation tells that it is in; without a
+cluster to ask (helm template) there is neither.
 */}}
 {{- define "joiner.replicas" -}}
-{{- if not (or .Values.autoscaling.enabled .Values.keda.enabled (kindIs "invalid" .Values.replicaCount)) -}}
+{{- if not (include "joiner.scaledByOthers" .) -}}
 {{- int64 .Values.replicaCount -}}
+{{- else -}}
+{{- with include "joiner.live" . | fromJson -}}
+{{- if hasKey (default dict (dig "metadata" "annotations" dict .)) "joiner/has-replicas" -}}
+{{- int64 (dig "spec" "replicas" 1 .) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The StatefulSet as the cluster has it, in JSON; empty where there is none, or no cluster. */}}
+{{- define "joiner.live" -}}
+{{- toJson (lookup "apps/v1" "StatefulSet" .Release.Namespace (include "joiner.fullname" .)) -}}
 {{- end -}}
 
 {{/*
