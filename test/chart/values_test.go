@@ -538,6 +538,30 @@ func TestNotes(t *testing.T) {
 	if static := notes("--set", "staticMembership=true,existingConfigMap=a"); !strings.Contains(static, "have your ConfigMap set") {
 		t.Errorf("with static members and a ConfigMap of one's own:\n%s", static)
 	}
+	for args, want := range map[string]string{
+		"":                         "exec prices-joiner-0 --container joiner -- /joiner health --config=/etc/joiner/config.yaml",
+		"replicaCount=4":           "(4 now) wins",
+		"replicaCount=null":        "scale statefulset/prices-joiner --replicas 6",
+		"autoscaling.enabled=true": "upgrades leave the number alone",
+		"staticMembership=true":    "scale statefulset/prices-joiner --replicas 0",
+		"service.port=80":          "8080:80\n",
+		"service.clusterIP=None":   "8080:8080\n",
+		"config.http.listen=:9090": "8080:8080\n",
+		"service.clusterIP=None,config.http.listen=:9090": "8080:9090\n", // kubectl goes to the pod's port then
+	} {
+		if got := notes("--set", args); !strings.Contains(got, want) {
+			t.Errorf("with %q the notes do not say %q:\n%s", args, want, got)
+		}
+	}
+	if strings.Contains(plain, "--replicas 0") || strings.Contains(plain, "helm rollback") || strings.Contains(plain, "WARNING: there were") {
+		t.Errorf("without static members, at the first installation:\n%s", plain)
+	}
+	for args, warns := range map[string]bool{"replicaCount=3": true, "replicaCount=6": false, "replicaCount=null": false, "keda.enabled=true": false} {
+		upgraded := notes("--set", "kafka.brokers={a:9092},"+args, "--is-upgrade", "--dry-run=server", "--kubeconfig", live(t, set(6, hasReplicas)))
+		if got := strings.Contains(upgraded, "WARNING: there were 6 replicas, and replicaCount makes them 3."); got != warns || !strings.Contains(upgraded, "helm rollback prices --namespace market") {
+			t.Errorf("six pods, and an upgrade with %s warns: %t\n%s", args, got, upgraded)
+		}
+	}
 	if own := notes("--set", "existingConfigMap=a"); !strings.Contains(own, "--delete --group GROUP") {
 		t.Errorf("with a ConfigMap of one's own:\n%s", own)
 	}

@@ -53,6 +53,13 @@ users above all.
 app.kubernetes.io/component: member
 {{- end -}}
 
+{{/* Labels as kubectl's --selector takes them. */}}
+{{- define "joiner.selector" -}}
+{{- $terms := list -}}
+{{- range $key, $value := . -}}{{- $terms = append $terms (printf "%s=%s" $key $value) -}}{{- end -}}
+{{- join "," $terms -}}
+{{- end -}}
+
 {{/*
 Labels of objects. Call it with (dict "root" $ "component" NAME), and "own"
 LABELS where the object has some of its own in the values: each key stands there
