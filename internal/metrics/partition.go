@@ -40,12 +40,13 @@ type side struct {
 	records   atomic.Int64
 	committed atomic.Int64 // unknown
 	highWater atomic.Int64 // unknown
-	next      atomic.Int64 // timestamp of the next unprocessed record, or none
+	next      atomic.Int64 // timestamp of the next unprocessed record, none or unseen
 }
 
 const (
 	unknown = int64(-1)
 	none    = int64(math.MinInt64)
+	unseen  = none + 1 // nobody has said yet
 )
 
 // Partition makes the series of a partition number appear, for those of the
@@ -58,7 +59,7 @@ func (m *Metrics) Partition(index int32, halves [record.Sides]bool) *Task {
 		s := &t.sides[i]
 		s.committed.Store(unknown)
 		s.highWater.Store(unknown)
-		s.next.Store(none)
+		s.next.Store(unseen)
 	}
 	t.SetHalves(halves)
 	m.partitions.add(t)
@@ -88,7 +89,8 @@ func (t *Task) SetHighWatermark(s record.Side, offset int64) { t.sides[s].highWa
 // SetNext notes the timestamp of the side's next unprocessed record, from
 // which a scrape computes joiner_lag_seconds and
 // joiner_retention_headroom_seconds. A record without a timestamp is as good
-// as none.
+// as none. Before the first SetNext or ClearNext there is no series of either
+// where the offsets say that something waits.
 func (t *Task) SetNext(s record.Side, timestamp record.Millis) {
 	if timestamp == record.NoTimestamp {
 		t.ClearNext(s)
@@ -246,6 +248,9 @@ func (c *collection) side(which record.Side, s *side, label string) {
 		c.gauge(c.lagRecords, float64(max(0, end-committed)), topic, label)
 	}
 
+	if s.next.Load() == unseen && committed >= 0 && committed < end {
+		return // something waits, and since when will be known with it
+	}
 	waiting := c.waiting(s)
 	c.gauge(c.lagSeconds, max(0, waiting.Seconds()), topic, label)
 	if retention := time.Duration(c.retention[which].Load()); retention > 0 {
@@ -267,7 +272,7 @@ func (c *collection) hottestKey(t *Task, which record.Side) {
 // there is none, the next one would be written now.
 func (c *collection) waiting(s *side) time.Duration {
 	next := s.next.Load()
-	if next == none {
+	if next == none || next == unseen {
 		return 0
 	}
 	return c.now.Sub(time.UnixMilli(next))

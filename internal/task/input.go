@@ -55,6 +55,7 @@ func (t *Task) Start(side record.Side, initial int64) {
 	in.initial = initial
 	in.position = initial
 	t.mu.Unlock()
+	t.o.Metrics.SetCommitted(side, initial)
 	t.poke()
 }
 
@@ -110,6 +111,9 @@ func (t *Task) deliver(side record.Side, recs []record.Record, size int, positio
 	in := &t.in[side]
 	if t.frozen.Load() {
 		return false // what comes after the first sign of a revocation is the next owner's
+	}
+	if t.State() < Running {
+		defer t.showWaiting(side)
 	}
 	moved := position > in.position
 	in.position = max(in.position, position)

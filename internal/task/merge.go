@@ -318,6 +318,9 @@ func (t *Task) endKnown(side record.Side, seq uint64, end int64, err error) {
 	} else {
 		e.failed = 0
 		t.learnEnd(side, seq, end)
+		if t.State() < Running {
+			t.showWaiting(side)
+		}
 	}
 	t.mu.Unlock()
 	t.poke()
@@ -339,7 +342,8 @@ func (t *Task) learnEnd(side record.Side, seq uint64, end int64) {
 	in.hw = max(in.hw, end)
 }
 
-// idle is called when neither side has a record. Responses tell where the
+// idle is called when neither side has a record, and while the table is being
+// restored. Responses tell where the
 // partitions end; where none does, it asks now and then, so that the lag of a
 // quiet topic is known.
 func (t *Task) idle() {

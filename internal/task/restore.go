@@ -79,14 +79,30 @@ func (t *Task) locate(side record.Side) bool {
 		in.position = from
 	}
 	in.hw = max(in.hw, end)
+	t.showWaiting(side)
 	t.merge.pos[side] = from
 	t.marks.position[side] = from
 	if side == record.Market {
 		t.target = end
 		t.marks.caughtUp = from >= end
 		t.marks.first = in.initial < 0
+		t.marks.restored, t.marks.restore = start, in.initial
+		t.o.Metrics.SetRestoreRemaining(t.remaining())
 	}
 	return true
+}
+
+// showWaiting shows how far a side reaches and what of it waits, before the
+// merge runs, which shows it then. Called with mu held.
+func (t *Task) showWaiting(side record.Side) {
+	m, in := t.o.Metrics, &t.in[side]
+	m.SetHighWatermark(side, in.hw)
+	switch {
+	case len(in.pending) > 0:
+		m.SetNext(side, in.pending[0].recs[0].Timestamp)
+	case in.position >= in.hw:
+		m.ClearNext(side)
+	}
 }
 
 // bounds asks for a partition's log start and end until it gets an answer or
@@ -159,12 +175,10 @@ func (t *Task) restoreTo(to int64) error {
 	t.state.Store(int32(Restoring))
 	began := time.Now()
 	from := t.load(start, to, end)
+	t.restoredTo(from)
 	if from >= to {
 		return t.ctx.Err()
 	}
-	t.mu.Lock()
-	t.marks.restored, t.marks.restore = from, to
-	t.mu.Unlock()
 	err = t.o.Log.Read(t.ctx, topic, t.o.Index, from, to, t.restoreBatch, t.restoredTo)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", t.where(record.Market, to), err)
@@ -204,6 +218,7 @@ func (t *Task) restoredTo(position int64) {
 	left := t.remaining()
 	t.mu.Unlock()
 	t.o.Metrics.SetRestoreRemaining(left)
+	t.idle() // full queues hear nothing of the ends, and lag is counted up to them
 }
 
 // load fills the table from its checkpoint and returns from where the log has to

@@ -6,13 +6,18 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 	"pgregory.net/rapid"
 
+	"joiner/internal/metrics"
 	"joiner/internal/record"
 	"joiner/internal/state"
 )
@@ -198,4 +203,167 @@ func TestProgressKnowsOfMoreThanWaits(t *testing.T) {
 			t.Errorf("%+v: all was merged", p)
 		}
 	})
+}
+
+// slowLog is the market log of a world: a reading of it waits for steps.
+type slowLog struct {
+	*world
+	steps chan struct{}
+}
+
+func (l *slowLog) Read(ctx context.Context, topic string, index int32, from, to int64, each func([]record.Record) error, progress func(int64)) error {
+	return l.world.Read(ctx, topic, index, from, to, each, func(position int64) {
+		<-l.steps
+		progress(position)
+	})
+}
+
+// While a task restores, what waits for it is shown as it is: from the group's
+// commits on, up to the ends, and since when, by which retention goes, too. Ends
+// go on being shown when the queues have been full for long.
+func TestWhatWaitsIsShownWhileRestoring(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewPedanticRegistry()
+		log := &slowLog{steps: make(chan struct{})}
+		w := newWorld(t, func(o *Options) {
+			m := metrics.New(reg, metrics.Options{Topics: [record.Sides]string{marketTopic, noteTopic}})
+			m.SetRetention(record.Market, 2*time.Hour)
+			m.SetRetention(record.Notification, time.Hour)
+			o.Metrics = m.Partition(3, [record.Sides]bool{true, true})
+			o.Limits.QueueRecords = 1
+			o.Log = log
+		})
+		log.world = w
+		var notes, ticks []record.Record
+		from := time.Now()
+		for i := range 4 { // two of each are committed
+			at := record.Millis(from.Add(time.Duration(i) * time.Second).UnixMilli())
+			ticks = append(ticks, w.put(record.Market, "A", `{"price":1}`, at))
+			notes = append(notes, w.put(record.Notification, "A", `{}`, at))
+		}
+		time.Sleep(30 * time.Minute)
+		x := w.start(2, 2)
+		defer w.stop()
+		synctest.Wait()
+		w.shows(reg, "the claims have begun", `
+# TYPE joiner_committed_offset gauge
+joiner_committed_offset{partition="3",topic="market-updates"} 2
+joiner_committed_offset{partition="3",topic="notifications"} 2
+# TYPE joiner_lag_records gauge
+joiner_lag_records{partition="3",topic="market-updates"} 2
+joiner_lag_records{partition="3",topic="notifications"} 2
+# TYPE joiner_restore_remaining_records gauge
+joiner_restore_remaining_records{partition="3"} 2
+`)
+		for _, i := range []int{2, 3} {
+			w.offer(record.Notification, notes[i])
+			w.offer(record.Market, ticks[i])
+		}
+		w.shows(reg, "records have come", `
+# TYPE joiner_committed_offset gauge
+joiner_committed_offset{partition="3",topic="market-updates"} 2
+joiner_committed_offset{partition="3",topic="notifications"} 2
+# TYPE joiner_lag_records gauge
+joiner_lag_records{partition="3",topic="market-updates"} 2
+joiner_lag_records{partition="3",topic="notifications"} 2
+# TYPE joiner_lag_seconds gauge
+joiner_lag_seconds{partition="3",topic="market-updates"} 1798
+joiner_lag_seconds{partition="3",topic="notifications"} 1798
+# TYPE joiner_restore_remaining_records gauge
+joiner_restore_remaining_records{partition="3"} 2
+# TYPE joiner_retention_headroom_seconds gauge
+joiner_retention_headroom_seconds{partition="3",topic="market-updates"} 5402
+joiner_retention_headroom_seconds{partition="3",topic="notifications"} 1802
+`)
+		time.Sleep(10 * time.Minute)
+		w.put(record.Notification, "A", `{}`, record.Millis(time.Now().UnixMilli())) // the queue has no room for it
+		log.steps <- struct{}{}
+		synctest.Wait()
+		w.shows(reg, "it restores, and records are there", `
+# TYPE joiner_committed_offset gauge
+joiner_committed_offset{partition="3",topic="market-updates"} 2
+joiner_committed_offset{partition="3",topic="notifications"} 2
+# TYPE joiner_lag_records gauge
+joiner_lag_records{partition="3",topic="market-updates"} 2
+joiner_lag_records{partition="3",topic="notifications"} 3
+# TYPE joiner_lag_seconds gauge
+joiner_lag_seconds{partition="3",topic="market-updates"} 2398
+joiner_lag_seconds{partition="3",topic="notifications"} 2398
+# TYPE joiner_restore_remaining_records gauge
+joiner_restore_remaining_records{partition="3"} 1
+# TYPE joiner_retention_headroom_seconds gauge
+joiner_retention_headroom_seconds{partition="3",topic="market-updates"} 4802
+joiner_retention_headroom_seconds{partition="3",topic="notifications"} 1202
+`)
+		if s := x.State(); s != Restoring {
+			t.Fatalf("it is %v", s)
+		}
+		close(log.steps)
+		<-x.Ready()
+	})
+}
+
+// Where nothing waits but a control record, that is what is shown while it
+// restores.
+func TestNothingWaitsWhileRestoring(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewPedanticRegistry()
+		log := &slowLog{steps: make(chan struct{})}
+		w := newWorld(t, func(o *Options) {
+			m := metrics.New(reg, metrics.Options{Topics: [record.Sides]string{marketTopic, noteTopic}})
+			m.SetRetention(record.Notification, time.Hour)
+			o.Metrics = m.Partition(3, [record.Sides]bool{true, true})
+			o.Log = log
+		})
+		log.world = w
+		w.put(record.Market, "A", `{"price":1}`, 1)
+		w.control(record.Notification)
+		x := w.start(1, 0)
+		defer w.stop()
+		synctest.Wait()
+		w.fetch(record.Notification)
+		time.Sleep(time.Hour)
+		w.shows(reg, "it restores", `
+# TYPE joiner_committed_offset gauge
+joiner_committed_offset{partition="3",topic="market-updates"} 1
+joiner_committed_offset{partition="3",topic="notifications"} 0
+# TYPE joiner_lag_records gauge
+joiner_lag_records{partition="3",topic="market-updates"} 0
+joiner_lag_records{partition="3",topic="notifications"} 1
+# TYPE joiner_lag_seconds gauge
+joiner_lag_seconds{partition="3",topic="market-updates"} 0
+joiner_lag_seconds{partition="3",topic="notifications"} 0
+# TYPE joiner_restore_remaining_records gauge
+joiner_restore_remaining_records{partition="3"} 1
+# TYPE joiner_retention_headroom_seconds gauge
+joiner_retention_headroom_seconds{partition="3",topic="notifications"} 3600
+`)
+		close(log.steps)
+		<-x.Ready()
+	})
+}
+
+// shows looks at all series of progress.
+func (w *world) shows(reg *prometheus.Registry, when, want string) {
+	w.t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	help := map[string]string{}
+	for _, f := range families {
+		help[f.GetName()] = "# HELP " + f.GetName() + " " + f.GetHelp() + "\n"
+	}
+	var text strings.Builder
+	for line := range strings.Lines(want) {
+		if name, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			text.WriteString(help[strings.Fields(name)[0]])
+		}
+		text.WriteString(line)
+	}
+	err = testutil.GatherAndCompare(reg, strings.NewReader(text.String()), "joiner_committed_offset", "joiner_lag_records",
+		"joiner_lag_seconds", "joiner_retention_headroom_seconds", "joiner_restore_remaining_records")
+	if err != nil {
+		w.t.Errorf("%s: %v", when, err)
+	}
 }

@@ -219,7 +219,7 @@ func partitions() []panel {
 		{title: "Who owns which partition", kind: "table", unit: "none", width: 12, height: 10,
 			description: "A row for each partition number, a column for each pod: both topics' partitions, or one of the two.",
 			queries: []query{{
-				expr:    by("partition, member", "sum", member("topic, partition", "count", of("joiner_lag_seconds"))),
+				expr:    by("partition, member", "sum", member("topic, partition", "count", of("joiner_partition_records_total"))),
 				instant: true,
 			}},
 			transformations: []any{
