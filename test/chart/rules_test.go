@@ -425,7 +425,7 @@ func TestBudget(t *testing.T) {
 		replacer := strings.NewReplacer(
 			"min=", "podDisruptionBudget.minAvailable=", "max=", "podDisruptionBudget.maxUnavailable=",
 			"off", "podDisruptionBudget.enabled=false",
-			"scaled from 2", "autoscaling.enabled=true,autoscaling.minReplicas=2", "scaled from 1", "autoscaling.enabled=true,autoscaling.minReplicas=1", "by lag from 1", "keda.enabled=true,keda.minReplicas=1")
+			"scaled from 2", "autoscaling.enabled=true,autoscaling.minReplicas=2", "scaled from 1", "autoscaling.enabled=true,autoscaling.minReplicas=1", "by lag from 1", "kafka.brokers={a:9092},keda.enabled=true,keda.minReplicas=1")
 		out, _, err := template("--set", replacer.Replace(values))
 		if got := budget(t, out, err); got != want {
 			t.Errorf("%s: %s, and %s is wanted", values, got, want)
@@ -472,7 +472,7 @@ topologySpreadConstraints:
 
 // TestReplicas: who scales says how many.
 func TestReplicas(t *testing.T) {
-	for values, want := range map[string]bool{"enabled=true": true, "autoscaling.enabled=true": false, "keda.enabled=true": false} {
+	for values, want := range map[string]bool{"enabled=true": true, "autoscaling.enabled=true": false, "kafka.brokers={a:9092},keda.enabled=true": false} {
 		set := only[*apps.StatefulSet](t, decode(t, render(t, "--set", values)))
 		if got := set.Spec.Replicas != nil; got != want {
 			t.Errorf("%s: replicas are set: %t", values, got)

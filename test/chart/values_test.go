@@ -17,8 +17,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
 )
+
+// byLag is the least that KEDA needs.
+const byLag = "keda: {enabled: true}, kafka: {brokers: [a:9092]}"
 
 // TestRefused: each wrong value stops everything, by a message that names it.
 func TestRefused(t *testing.T) {
@@ -118,6 +122,31 @@ func TestRefused(t *testing.T) {
 		{"{staticMembership: true, extraEnv: [{name: JOINER_GROUP_INSTANCE_ID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}]}", "JOINER_GROUP_INSTANCE_ID"},
 		{"extraEnv: [{name: JOINER_GROUP_INSTANCE_ID, value: me}]", "the same in every pod"},
 		{"prometheusRule: {enabled: true, disabled: [JoinerNope]}", "JoinerNope"},
+
+		// What the chart has to know, or KEDA.
+		{"networkPolicy: {enabled: true, egress: {enabled: true}}", "kafka.brokers"},
+		{"{existingConfigMap: a, networkPolicy: {enabled: true, egress: {enabled: true}}}", "kafka.brokers"},
+		{"{extraEnv: [{name: JOINER_KAFKA_BROKERS, valueFrom: {}}], networkPolicy: {enabled: true, egress: {enabled: true}}}", "kafka.brokers"},
+		{"kafka: {brokers: [kafka]}", "kafka.brokers"},
+		{"kafka: {brokers: ['a:9092 b:9092']}", "kafka.brokers"},
+		{"keda: {enabled: true}", "kafka.brokers"},
+		{"{" + byLag + ", config: {kafka: {sasl: {mechanism: PLAIN, username: a}}}, extraEnv: [{name: JOINER_KAFKA_SASL_PASSWORD, valueFrom: {secretKeyRef: {name: a, key: b}}}]}", "kafka.sasl.existingSecret"},
+		{"{" + byLag + ", extraEnv: [{name: JOINER_KAFKA_SASL_MECHANISM, value: PLAIN}]}", "kafka.sasl.existingSecret"},
+		{"{" + byLag + ", config: {kafka: {tls: {enabled: true, ca_file: /etc/ca.pem}}}}", "caExistingSecret"},
+		{"extraEnv: [{name: JOINER_HTTP_LISTEN, valueFrom: {configMapKeyRef: {name: a, key: b}}}]", "JOINER_HTTP_LISTEN"},
+		{"extraEnv: [{name: JOINER_PEER_LISTEN, value: ':$(PORT)'}]", "JOINER_PEER_LISTEN"},
+		{"extraEnv: [{name: JOINER_PEER_LISTEN, value: ':8080'}]", "both are port 8080"},
+		{"extraEnv: [{name: JOINER_SHUTDOWN_TIMEOUT, value: '$(LONG)'}]", "terminationGracePeriodSeconds"},
+		{"extraEnv: [{name: JOINER_SHUTDOWN_TIMEOUT, value: soon}]", "JOINER_SHUTDOWN_TIMEOUT"},
+		{"{terminationGracePeriodSeconds: 60, extraEnv: [{name: JOINER_SHUTDOWN_TIMEOUT, value: 60s}]}", "terminationGracePeriodSeconds"},
+		{"extraEnv: [{name: JOINER_GROUP_SESSION_TIMEOUT, value: 1s}]", "config.group.session_timeout"},
+		{"extraEnv: [{name: JOINER_DELIVERY_LINGER, value: -1s}]", "config.delivery.linger"},
+		{"extraEnv: [{name: JOINER_STATE_DIR, value: /etc}]", "config.state.dir"},
+		{"extraEnv: [{name: A, value: a}, {name: A, value: b}]", "twice"},
+		{"extraEnv: [{name: POD_NAME, value: a}]", "POD_NAME"},
+		{"config: {peer: {advertise: 'foo:8081'}}", "config.peer.advertise"},
+		{"config: {peer: {advertise: '$(POD_IP):8081'}}", "config.peer.advertise"},
+		{"extraEnv: [{name: JOINER_PEER_ADVERTISE, value: 'foo:8081'}]", "JOINER_PEER_ADVERTISE"},
 		{"prometheusRule: {disabled: ['']}", "prometheusRule.disabled"},
 	} {
 		t.Run(c.values, func(t *testing.T) {
@@ -145,6 +174,13 @@ func TestTaken(t *testing.T) {
 		"{config: {group: {heartbeat_interval: 20s}}, extraEnv: [{name: JOINER_GROUP_SESSION_TIMEOUT, value: 60s}]}",
 		"extraEnv: [{name: JOINER_GROUP_INSTANCE_ID, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]",
 		"prometheusRule: {enabled: true, disabled: [JoinerTaskStalled]}",
+		"{" + byLag + ", config: {kafka: {tls: {enabled: true}}}}",
+		"{existingConfigMap: a, kafka: {brokers: 'a:9092, [::1]:9093'}, networkPolicy: {enabled: true, egress: {enabled: true}}}",
+		"{extraEnv: [{name: JOINER_KAFKA_BROKERS, value: 'a:9094'}], networkPolicy: {enabled: true, egress: {enabled: true}}}",
+		"{terminationGracePeriodSeconds: 60, extraEnv: [{name: JOINER_SHUTDOWN_TIMEOUT, valueFrom: {configMapKeyRef: {name: a, key: b}}}]}",
+		"{config: {delivery: {linger: -1s}}, extraEnv: [{name: JOINER_DELIVERY_LINGER, value: 1s}]}",
+		"config: {peer: {advertise: '$(POD_NAME).example.com:8081'}}",
+		"extraEnv: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}, {name: JOINER_PEER_ADVERTISE, value: '$(POD_IP):8081'}]",
 	} {
 		t.Run(values, func(t *testing.T) {
 			t.Parallel()
@@ -242,7 +278,7 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("by %s: %v", name, n)
 		}
 	}
-	for _, large := range []string{"replicaCount=1048576", "keda.enabled=true,keda.maxReplicas=1048576,keda.notificationsLagThreshold=1048576", "preflight.enabled=true,preflight.activeDeadlineSeconds=1048576"} {
+	for _, large := range []string{"replicaCount=1048576", "kafka.brokers=a:9092,keda.enabled=true,keda.maxReplicas=1048576,keda.notificationsLagThreshold=1048576", "preflight.enabled=true,preflight.activeDeadlineSeconds=1048576"} {
 		for _, rendering := range []string{render(t, "--set", large), renderValues(t, nested(t, large))} {
 			if strings.Contains(rendering, "e+06") || !strings.Contains(rendering, "1048576") {
 				t.Errorf("%s is mangled", large)
@@ -309,6 +345,55 @@ extraObjects:
 	}
 }
 
+// TestEnvironmentWins: the chart goes by what extraEnv says, as joiner does.
+func TestEnvironmentWins(t *testing.T) {
+	for _, base := range []string{"config: {http: {listen: ':7070'}, shutdown: {timeout: 5s}}", "existingConfigMap: own"} {
+		objects := decode(t, renderValues(t, base+`
+kafka: {brokers: [a:9092]}
+networkPolicy: {enabled: true, egress: {enabled: true}}
+preflight: {enabled: true}
+extraEnv:
+  - {name: JOINER_HTTP_LISTEN, value: ":{{ 9000 | add 90 }}"}
+  - {name: JOINER_PEER_LISTEN, value: ":7000"}
+  - {name: JOINER_PEER_ADVERTISE, value: "$(POD_NAME).example.com:7000"}
+  - {name: JOINER_SHUTDOWN_TIMEOUT, value: 120s}
+  - {name: JOINER_KAFKA_BROKERS, value: "b:9094,c:9095"}
+  - {name: JOINER_STATE_DIR, value: /data}
+extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: own}, data: {config.yaml: "{}"}}]
+`))
+		set := only[*apps.StatefulSet](t, objects)
+		spec := set.Spec.Template.Spec
+		if got := *spec.TerminationGracePeriodSeconds; got != 130 {
+			t.Errorf("%s: the grace period is %d s", base, got)
+		}
+		if http, peer := spec.Containers[0].Ports[0].ContainerPort, spec.Containers[0].Ports[1].ContainerPort; http != 9090 || peer != 7000 {
+			t.Errorf("%s: the ports are %d and %d", base, http, peer)
+		}
+		var ports []int
+		for _, rule := range only[*networking.NetworkPolicy](t, objects).Spec.Egress {
+			for _, port := range rule.Ports {
+				ports = append(ports, port.Port.IntValue())
+			}
+		}
+		if want := []int{53, 53, 5353, 5353, 7000, 9094, 9095}; !slices.Equal(ports, want) {
+			t.Errorf("%s: egress to %v, want %v", base, ports, want)
+		}
+		for _, p := range pods(objects) {
+			names := map[string]bool{}
+			for _, e := range p.spec.Containers[0].Env {
+				if names[e.Name] {
+					t.Errorf("%s: %s has %s twice", base, p.owner, e.Name)
+				}
+				names[e.Name] = true
+			}
+			got := newWorld(t, objects).effective(t, p)
+			if want := set.Name + "-0.example.com:7000"; got["peer"].(map[string]any)["advertise"] != want {
+				t.Errorf("%s: %s advertises %v, want %s", base, p.owner, got["peer"], want)
+			}
+		}
+	}
+}
+
 // TestRolls: pods roll for what they are made of, and for nothing else.
 func TestRolls(t *testing.T) {
 	podTemplate := func(args ...string) string {
@@ -331,7 +416,7 @@ func TestRolls(t *testing.T) {
 	for _, stays := range []string{
 		"replicaCount=5", "serviceMonitor.enabled=true,serviceMonitor.interval=15s", "podDisruptionBudget.maxUnavailable=2",
 		"service.type=NodePort", "commonAnnotations.a=b", "networkPolicy.enabled=true", "preflight.enabled=true",
-		"serviceAccount.annotations.a=b", "autoscaling.enabled=true", "keda.enabled=true", "podManagementPolicy=OrderedReady",
+		"serviceAccount.annotations.a=b", "autoscaling.enabled=true", "podManagementPolicy=OrderedReady",
 	} {
 		if diff := cmp.Diff(before, podTemplate("--set", stays)); diff != "" {
 			t.Errorf("%s rolls the pods:\n%s", stays, diff)

@@ -15,8 +15,30 @@ here: then the dedicated values reach joiner through its environment.
 {{- define "joiner.dir.peer" -}}/var/run/joiner/peer{{- end -}}
 {{- define "joiner.dir.state" -}}/var/lib/joiner{{- end -}}
 
-{{/* One key of `config`, as text: (dict "root" $ "path" "kafka.tls.enabled"). */}}
+{{/*
+What extraEnv says of a key of the configuration, in JSON: whether it is `set`
+there, and its `value` where that is known here, which it is not out of a Secret
+or put together from other variables. (dict "root" $ "path" PATH)
+*/}}
+{{- define "joiner.extraEnv" -}}
+{{- $name := printf "JOINER_%s" (.path | replace "." "_" | upper) -}}
+{{- $root := .root -}}
+{{- $said := dict "set" false "value" "" -}}
+{{- range .root.Values.extraEnv -}}
+{{- if eq (toString .name) $name -}}
+{{- $value := tpl (toString (default "" .value)) $root -}}
+{{- $said = dict "set" (not (empty (or $value .valueFrom))) "value" (contains "$(" $value | ternary "" $value) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $said -}}
+{{- end -}}
+
+{{/* One key of `config`, or of extraEnv, which wins over it, as text: (dict "root" $ "path" "kafka.tls.enabled"). */}}
 {{- define "joiner.config.get" -}}
+{{- $said := include "joiner.extraEnv" . | fromJson -}}
+{{- $said.value | default (include "joiner.config.own" .) -}}
+{{- end -}}
+{{- define "joiner.config.own" -}}
 {{- $at := default dict .root.Values.config -}}
 {{- range splitList "." .path -}}
 {{- $at = (kindIs "map" $at | ternary (get (kindIs "map" $at | ternary $at dict) .) "") -}}
@@ -71,7 +93,8 @@ volume may hold a lost+found. Empty without a volume and without state.dir.
 
 {{/* Brokers as a list, also where --set gave them as one text. */}}
 {{- define "joiner.brokers" -}}
-{{- $brokers := .Values.kafka.brokers | default (default dict (default dict .Values.config).kafka).brokers | default list -}}
+{{- $said := include "joiner.extraEnv" (dict "root" . "path" "kafka.brokers") | fromJson -}}
+{{- $brokers := $said.value | default .Values.kafka.brokers | default (default dict (default dict .Values.config).kafka).brokers | default list -}}
 {{- if kindIs "string" $brokers -}}
 {{- $brokers = splitList "," $brokers -}}
 {{- end -}}
@@ -208,6 +231,10 @@ member that died, and a pod that is replaced takes longer than that.
 
 {{/* A port out of an address to listen on: (dict "root" $ "path" PATH "default" ADDRESS). */}}
 {{- define "joiner.port" -}}
+{{- $said := include "joiner.extraEnv" . | fromJson -}}
+{{- if and $said.set (not $said.value) -}}
+{{- fail (printf "extraEnv: the port of JOINER_%s has to be known here, for Services and probes: write its value" (.path | replace "." "_" | upper)) -}}
+{{- end -}}
 {{- $address := include "joiner.config.get" . | default .default -}}
 {{- $port := regexFind "[0-9]+$" $address -}}
 {{- if or (not $port) (eq (int $port) 0) -}}
@@ -242,6 +269,10 @@ member that died, and a pod that is replaced takes longer than that.
 {{- end -}}
 
 {{- define "joiner.shutdownSeconds" -}}
+{{- $said := include "joiner.extraEnv" (dict "root" . "path" "shutdown.timeout") | fromJson -}}
+{{- if and $said.set (not $said.value) (kindIs "invalid" .Values.terminationGracePeriodSeconds) -}}
+{{- fail "extraEnv: the value of JOINER_SHUTDOWN_TIMEOUT is not known here: set terminationGracePeriodSeconds above it, or pods are killed in the middle of their last commit" -}}
+{{- end -}}
 {{- include "joiner.seconds" (include "joiner.config.get" (dict "root" . "path" "shutdown.timeout") | default "25s") -}}
 {{- end -}}
 

@@ -1,6 +1,6 @@
 {{/* What the pods of the group, of the preflight and of `helm test` share. */}}
 
-{{/* Environment that says what is configured: a list in JSON. */}}
+{{/* Environment that says what is configured, but for what extraEnv says: a list in JSON. */}}
 {{- define "joiner.env" -}}
 {{- $env := list -}}
 {{- if .Values.existingConfigMap -}}
@@ -14,7 +14,12 @@
 {{- $ref := dict "name" (include "joiner.secret.kafkaSASL" .) "key" .Values.kafka.sasl.usernameKey -}}
 {{- $env = append $env (dict "name" $name "valueFrom" (dict "secretKeyRef" $ref)) -}}
 {{- end -}}
-{{- toJson $env -}}
+{{- $given := include "joiner.extraEnvNames" . | fromJsonArray -}}
+{{- $ours := list -}}
+{{- range $env -}}
+{{- if not (has .name $given) -}}{{- $ours = append $ours . -}}{{- end -}}
+{{- end -}}
+{{- toJson $ours -}}
 {{- end -}}
 
 {{/*
@@ -228,8 +233,12 @@ containers:
       {{- end }}
     env:
       # A pod's own address stands for those of the group, which it is compared with peer.allowed_names for.
+      - name: POD_NAME
+        value: {{ include "joiner.fullname" . }}-0
+      {{- if not (has "JOINER_PEER_ADVERTISE" (include "joiner.extraEnvNames" . | fromJsonArray)) }}
       - name: JOINER_PEER_ADVERTISE
-        value: {{ include "joiner.advertise" (dict "root" . "pod" (printf "%s-0" (include "joiner.fullname" .))) }}
+        value: {{ include "joiner.advertise" . }}
+      {{- end }}
       {{- with include "joiner.env" . | fromJsonArray }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -256,18 +265,18 @@ volumes:
 {{- end -}}
 
 {{/*
-Under which name a pod is found by the others: (dict "root" $ "pod" NAME). The
-name outlives the pod's address. The cluster's domain is left to the resolver's
-search path, which is right in every cluster, unless it is given.
+Under which name a pod is found by the others, made from its POD_NAME. The name
+outlives the pod's address. The cluster's domain is left to the resolver's search
+path, which is right in every cluster, unless it is given.
 */}}
 {{- define "joiner.advertise" -}}
-{{- $own := include "joiner.config.get" (dict "root" .root "path" "peer.advertise") -}}
+{{- $own := include "joiner.config.own" (dict "root" . "path" "peer.advertise") -}}
 {{- if $own -}}
-{{- $own -}}
+{{- $own | quote -}}
 {{- else -}}
 {{- $domain := "" -}}
-{{- with .root.Values.clusterDomain -}}{{- $domain = printf ".%s" . -}}{{- end -}}
-{{- printf "%s.%s.%s.svc%s:%s" .pod (include "joiner.headless" .root) .root.Release.Namespace $domain (include "joiner.port.peer" .root) -}}
+{{- with .Values.clusterDomain -}}{{- $domain = printf ".%s" . -}}{{- end -}}
+{{- printf "$(POD_NAME).%s.%s.svc%s:%s" (include "joiner.headless" .) .Release.Namespace $domain (include "joiner.port.peer" .) -}}
 {{- end -}}
 {{- end -}}
 

@@ -3,12 +3,12 @@ What the schema cannot say, or not in words that help: values that contradict
 each other. Rendering stops at the first.
 */}}
 {{- define "joiner.validate" -}}
+{{- include "joiner.validate.env" . -}}
 {{- include "joiner.validate.scaling" . -}}
 {{- include "joiner.validate.bounds" . -}}
 {{- include "joiner.validate.times" . -}}
 {{- include "joiner.validate.config" . -}}
 {{- include "joiner.validate.state" . -}}
-{{- include "joiner.validate.env" . -}}
 {{- include "joiner.validate.rules" . -}}
 {{- include "joiner.validate.kafka" . -}}
 {{- include "joiner.validate.peer" . -}}
@@ -70,6 +70,18 @@ each other. Rendering stops at the first.
 {{- if and $k.enabled .Values.existingConfigMap (not $k.triggers) -}}
 {{- fail "keda.enabled with existingConfigMap needs keda.triggers: brokers, topics and group are not known to the chart" -}}
 {{- end -}}
+{{- if and $k.enabled (not $k.triggers) -}}
+{{- if not (include "joiner.brokers" . | fromJsonArray) -}}
+{{- fail "keda.enabled needs kafka.brokers, which KEDA asks for the lag" -}}
+{{- end -}}
+{{- $mechanism := include "joiner.saslMechanism" . -}}
+{{- if and $mechanism (not (include "joiner.secret.kafkaSASL" .)) -}}
+{{- fail (printf "keda.enabled with %s needs kafka.sasl.existingSecret: KEDA logs in as well, and takes the password from a Secret (or write keda.triggers with an authentication of your own)" $mechanism) -}}
+{{- end -}}
+{{- if and (include "joiner.config.get" (dict "root" . "path" "kafka.tls.ca_file")) (not (include "joiner.secret.kafkaCA" .)) (not (include "joiner.secret.kafkaTLS" .)) -}}
+{{- fail "keda.enabled with config.kafka.tls.ca_file needs kafka.tls.existingSecret or caExistingSecret: KEDA encrypts as well, and takes the authority from a Secret (or write keda.triggers with an authentication of your own)" -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "joiner.validate.config" -}}
@@ -79,6 +91,10 @@ each other. Rendering stops at the first.
 {{- if include "joiner.config.get" (dict "root" . "path" "group.instance_id") -}}
 {{- fail "config.group.instance_id would be the same in every pod, and two pods of one id fence each other: set staticMembership: true, which makes the pod's name the id" -}}
 {{- end -}}
+{{- $advertise := include "joiner.config.own" (dict "root" . "path" "peer.advertise") -}}
+{{- if and $advertise (not (contains "$(POD_NAME)" $advertise)) -}}
+{{- fail (printf "config.peer.advertise: %q would be every pod's address, and look-ups would go to whoever answers there: put $(POD_NAME) in, or leave it out" $advertise) -}}
+{{- end -}}
 {{- $_ := include "joiner.gracePeriod" . -}}
 {{- $_ := include "joiner.port.http" . -}}
 {{- if eq (include "joiner.port.http" .) (include "joiner.port.peer" .) -}}
@@ -87,6 +103,11 @@ each other. Rendering stops at the first.
 {{- end -}}
 
 {{- define "joiner.validate.kafka" -}}
+{{- range include "joiner.brokers" . | fromJsonArray -}}
+{{- if not (regexMatch "^[^\\s,/]+:[0-9]{1,5}$" .) -}}
+{{- fail (printf "kafka.brokers: %q is not host:port" .) -}}
+{{- end -}}
+{{- end -}}
 {{- $tls := .Values.kafka.tls -}}
 {{- if and (not (include "joiner.on.kafkaTLS" .)) (or $tls.existingSecret $tls.caExistingSecret $tls.clientCertificate $tls.serverName $tls.insecureSkipVerify) -}}
 {{- fail "kafka.tls.enabled is false, and kafka.tls names a secret, a certificate or what is expected of one: connections would not be encrypted" -}}
@@ -169,6 +190,9 @@ each other. Rendering stops at the first.
 {{- if and .Values.networkPolicy.egress.enabled (not .Values.networkPolicy.enabled) -}}
 {{- fail "networkPolicy.egress.enabled is set, and networkPolicy.enabled is not: nothing would be held back" -}}
 {{- end -}}
+{{- if and .Values.networkPolicy.egress.enabled (not (include "joiner.brokers" . | fromJsonArray)) -}}
+{{- fail "networkPolicy.egress.enabled needs kafka.brokers, whose ports are let through (they may stand beside existingConfigMap, and win over it)" -}}
+{{- end -}}
 {{- if and .Values.serviceAccount.annotations (not .Values.serviceAccount.create) -}}
 {{- fail "serviceAccount.annotations are for an account that the chart makes, and serviceAccount.create is false: put them on the account" -}}
 {{- end -}}
@@ -227,7 +251,12 @@ in its own table of bounds, which a test compares with this one.
 {{- $config := include "joiner.config" . | fromYaml -}}
 {{- range $bound := include "joiner.bounds" . | fromYamlArray -}}
 {{- $path := splitList "." $bound.key -}}
-{{- $value := dig (index $path 0) (index $path 1) "" $config -}}
+{{- $said := include "joiner.extraEnv" (dict "root" $ "path" $bound.key) | fromJson -}}
+{{- $value := $said.value -}}
+{{- if and $said.value (not (regexMatch "^[+-]?([0-9]+|([0-9]+(\\.[0-9]*)?(ns|us|µs|ms|s|m|h))+)$" $said.value)) -}}
+{{- fail (printf "extraEnv: JOINER_%s: %q is neither a number nor a duration such as 10s" ($bound.key | replace "." "_" | upper) $said.value) -}}
+{{- end -}}
+{{- if not $said.set -}}{{- $value = dig (index $path 0) (index $path 1) "" $config -}}{{- end -}}
 {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) -}}
 {{- $amount := include "joiner.amount" $value | int64 -}}
 {{- $shown := toJson $value | trimAll "\"" -}}
@@ -246,11 +275,14 @@ in its own table of bounds, which a test compares with this one.
 
 {{/*
 One duration with joiner's default: (dict "root" $ "config" CONFIG "path" PATH
-"default" DURATION). Empty where extraEnv has it, whose value may be anywhere.
+"default" DURATION). Empty where extraEnv has it, and not its value.
 */}}
 {{- define "joiner.time" -}}
 {{- $path := splitList "." .path -}}
-{{- if not (has (printf "JOINER_%s" (.path | replace "." "_" | upper)) (include "joiner.extraEnvNames" .root | fromJsonArray)) -}}
+{{- $said := include "joiner.extraEnv" . | fromJson -}}
+{{- if $said.set -}}
+{{- $said.value -}}
+{{- else -}}
 {{- dig (index $path 0) (index $path 1) "" .config | default .default -}}
 {{- end -}}
 {{- end -}}
@@ -310,7 +342,17 @@ One duration with joiner's default: (dict "root" $ "config" CONFIG "path" PATH
 {{- end -}}
 
 {{- define "joiner.validate.env" -}}
+{{- $names := include "joiner.extraEnvNames" . | fromJsonArray -}}
+{{- if ne (len $names) (len (uniq $names)) -}}
+{{- fail "extraEnv: a name is there twice, and only the last of them counts" -}}
+{{- end -}}
 {{- range .Values.extraEnv -}}
+{{- if eq (toString .name) "POD_NAME" -}}
+{{- fail "extraEnv: POD_NAME is the chart's own, the pod's name" -}}
+{{- end -}}
+{{- if and (eq (toString .name) "JOINER_PEER_ADVERTISE") .value (not (contains "$(" .value)) -}}
+{{- fail "extraEnv: JOINER_PEER_ADVERTISE would be every pod's address, and look-ups would go to whoever answers there: put $(POD_NAME) in, or leave it out" -}}
+{{- end -}}
 {{- if eq (toString .name) "JOINER_GROUP_INSTANCE_ID" -}}
 {{- if $.Values.staticMembership -}}
 {{- fail "extraEnv: JOINER_GROUP_INSTANCE_ID is what staticMembership sets, to the pod's name: choose one" -}}
