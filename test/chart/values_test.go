@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
@@ -123,6 +124,27 @@ func TestRefused(t *testing.T) {
 		{"extraEnv: [{name: JOINER_GROUP_INSTANCE_ID, value: me}]", "the same in every pod"},
 		{"prometheusRule: {enabled: true, disabled: [JoinerNope]}", "JoinerNope"},
 
+		// Names that the API server would refuse, half an installation later.
+		{"nameOverride: Foo_bar", "/nameOverride"},
+		{"fullnameOverride: Foo_bar", "/fullnameOverride"},
+		{"fullnameOverride: 1st", "/fullnameOverride"},
+		{"clusterDomain: cluster.local.", "/clusterDomain"},
+		{"commonLabels: {team: market data}", "/commonLabels/team"},
+		{"podLabels: {'a b': c}", "'a b'"},
+		{"nodeSelector: {a: b/c}", "/nodeSelector/a"},
+		{"commonAnnotations: {'a/b/c': d}", "'a/b/c'"},
+		{"serviceMonitor: {labels: {release: '{{ .Release.Name }}'}}", "/serviceMonitor/labels/release"},
+		{"prometheusRule: {ruleLabels: {a-b: c}}", "'a-b'"},
+		{"dashboards: {namespace: Grafana}", "/dashboards/namespace"},
+		{"priorityClassName: Very_high", "/priorityClassName"},
+		{"serviceAccount: {name: a_b}", "/serviceAccount/name"},
+		{"existingConfigMap: A", "/existingConfigMap"},
+		{"kafka: {existingSecret: a/b}", "/kafka/existingSecret"},
+		{"kafka: {tls: {caKey: a/b}}", "/kafka/tls/caKey"},
+		{"persistence: {storageClass: Fast}", "/persistence/storageClass"},
+		{"image: {tag: 'a:b'}", "/image/tag"},
+		{"{staticMembership: true, serviceAccount: {create: false}}", "serviceAccount.name"},
+
 		// What the chart has to know, or KEDA.
 		{"networkPolicy: {enabled: true, egress: {enabled: true}}", "kafka.brokers"},
 		{"{existingConfigMap: a, networkPolicy: {enabled: true, egress: {enabled: true}}}", "kafka.brokers"},
@@ -174,6 +196,9 @@ func TestTaken(t *testing.T) {
 		"{config: {group: {heartbeat_interval: 20s}}, extraEnv: [{name: JOINER_GROUP_SESSION_TIMEOUT, value: 60s}]}",
 		"extraEnv: [{name: JOINER_GROUP_INSTANCE_ID, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]",
 		"prometheusRule: {enabled: true, disabled: [JoinerTaskStalled]}",
+		"{staticMembership: true, serviceAccount: {create: false, name: ours}}",
+		"{staticMembership: true, rbac: {create: false}, serviceAccount: {create: false}}",
+		"{nameOverride: 1st, persistence: {enabled: true, storageClass: '-'}, commonLabels: {a: '', example.com/b: C_d.e}}",
 		"{" + byLag + ", config: {kafka: {tls: {enabled: true}}}}",
 		"{existingConfigMap: a, kafka: {brokers: 'a:9092, [::1]:9093'}, networkPolicy: {enabled: true, egress: {enabled: true}}}",
 		"{extraEnv: [{name: JOINER_KAFKA_BROKERS, value: 'a:9094'}], networkPolicy: {enabled: true, egress: {enabled: true}}}",
@@ -390,6 +415,72 @@ extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: own}, data: {c
 			if want := set.Name + "-0.example.com:7000"; got["peer"].(map[string]any)["advertise"] != want {
 				t.Errorf("%s: %s advertises %v, want %s", base, p.owner, got["peer"], want)
 			}
+		}
+	}
+}
+
+// TestLongNames: names that are alike in the beginning stay apart, and one that
+// is no name of a Service is refused.
+func TestLongNames(t *testing.T) {
+	const long = "a-very-long-name-of-a-release-as-pipelines-make-th" // 50, and 53 are Helm's limit
+	seen := map[string]string{}
+	for _, args := range [][]string{
+		{"--name-template", long + "-e"}, {"--name-template", long + "-w"},
+		{"--name-template", long, "--set", "nameOverride=east"}, {"--name-template", long, "--set", "nameOverride=west"},
+		{"--set", "fullnameOverride=" + long + "-north"}, {"--set", "fullnameOverride=" + long + "-south"},
+		{"--set", "fullnameOverride=" + long + "-e"},
+	} {
+		all := append([]string{"template", chartDir, "--namespace", namespace, "--kube-version", kubeVersion}, args...)
+		if !slices.Contains(args, "--name-template") {
+			all = append(all, "--name-template", release)
+		}
+		out, errs, err := helm(all...)
+		if err != nil {
+			t.Fatal(errs)
+		}
+		name := only[*apps.StatefulSet](t, decode(t, out)).Name
+		if len(name) > 52 || !strings.HasPrefix(name, "a-very-long-name-of-a-release-as-pipelines-") {
+			t.Errorf("%v: %s", args, name)
+		}
+		if other, ok := seen[name]; ok {
+			t.Errorf("%v and %s have one name, %s", args, other, name)
+		}
+		seen[name] = strings.Join(args, " ")
+	}
+	for _, name := range []string{"1st", "with.dot"} {
+		_, errs, err := helm("template", name, chartDir, "--kube-version", kubeVersion)
+		if err == nil || !strings.Contains(errs, "fullnameOverride") {
+			t.Errorf("a release %s: %s", name, errs)
+		}
+		if _, errs, err := helm("template", name, chartDir, "--kube-version", kubeVersion, "--set", "fullnameOverride=first"); err != nil {
+			t.Errorf("a release %s with a name for its objects: %s", name, errs)
+		}
+	}
+}
+
+// TestPreflightAccount: the preflight can pull and be admitted like the pods.
+func TestPreflightAccount(t *testing.T) {
+	const annotated = "{preflight: {enabled: true}, imagePullSecrets: [a], serviceAccount: {annotations: {role: b}}}"
+	objects := decode(t, renderValues(t, annotated))
+	job := only[*batch.Job](t, objects)
+	if name := job.Spec.Template.Spec.ServiceAccountName; name != job.Name {
+		t.Errorf("its account is %s", name)
+	}
+	for _, account := range every[*core.ServiceAccount](objects) {
+		if account.Annotations["role"] != "b" {
+			t.Errorf("ServiceAccount %s: %v", account.Name, account.Annotations)
+		}
+	}
+	if secrets := job.Spec.Template.Spec.ImagePullSecrets; len(secrets) != 1 || secrets[0].Name != "a" {
+		t.Errorf("it pulls by %v", secrets)
+	}
+	objects = decode(t, renderValues(t, "{preflight: {enabled: true}, serviceAccount: {create: false, name: pullers}}"))
+	if accounts := every[*core.ServiceAccount](objects); len(accounts) != 0 {
+		t.Errorf("%v are made", accounts)
+	}
+	for _, p := range pods(objects) {
+		if p.spec.ServiceAccountName != "pullers" {
+			t.Errorf("%s runs as %s", p.owner, p.spec.ServiceAccountName)
 		}
 	}
 }

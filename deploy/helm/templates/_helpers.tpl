@@ -6,18 +6,27 @@
 {{/*
 The name of this installation's objects. 52 characters leave room for what
 Kubernetes appends to a StatefulSet's name in the label controller-revision-hash
-(a hyphen and ten characters), and for our own longest suffix, -preflight.
+(a hyphen and ten characters), and for our own longest suffix, -preflight. A
+longer one is cut, and what it was cut from told by a hash, or two installations
+of one long name would be one.
 */}}
 {{- define "joiner.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- include "joiner.shortened" .Values.fullnameOverride -}}
 {{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- include "joiner.shortened" .Release.Name -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
+{{- include "joiner.shortened" (printf "%s-%s" .Release.Name $name) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- define "joiner.shortened" -}}
+{{- if gt (len .) 52 -}}
+{{- printf "%s-%s" (trunc 43 . | trimSuffix "-") (sha256sum . | trunc 8) -}}
+{{- else -}}
+{{- . -}}
 {{- end -}}
 {{- end -}}
 
@@ -34,6 +43,19 @@ Kubernetes appends to a StatefulSet's name in the label controller-revision-hash
 {{- default (include "joiner.fullname" .) .Values.serviceAccount.name -}}
 {{- else -}}
 {{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The account of the preflight: one of its own, since that of the release is not
+there before it; where the chart makes none, the one that is there, with all that
+hangs on it (secrets to pull by, what a platform grants).
+*/}}
+{{- define "joiner.preflightAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- include "joiner.preflight" . -}}
+{{- else -}}
+{{- include "joiner.serviceAccountName" . -}}
 {{- end -}}
 {{- end -}}
 

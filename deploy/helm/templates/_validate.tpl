@@ -3,6 +3,7 @@ What the schema cannot say, or not in words that help: values that contradict
 each other. Rendering stops at the first.
 */}}
 {{- define "joiner.validate" -}}
+{{- include "joiner.validate.names" . -}}
 {{- include "joiner.validate.env" . -}}
 {{- include "joiner.validate.scaling" . -}}
 {{- include "joiner.validate.bounds" . -}}
@@ -43,6 +44,15 @@ each other. Rendering stops at the first.
 {{- div (add (mul (trimSuffix "%" .share | float64 | int64) .of) 99) 100 -}}
 {{- else -}}
 {{- int64 .share -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "joiner.validate.names" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "joiner.fullname" .)) -}}
+{{- fail (printf "%q can be no Service's name: set fullnameOverride to one of small letters, digits and hyphens that begins with a letter" (include "joiner.fullname" .)) -}}
+{{- end -}}
+{{- if and (include "joiner.asksKubernetes" .) (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
+{{- fail "serviceAccount.create is false, and serviceAccount.name is not set: staticMembership would give its right to `default`, the account of every pod of the namespace: name one, or set rbac.create: false" -}}
 {{- end -}}
 {{- end -}}
 
