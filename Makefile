@@ -80,7 +80,7 @@ test-chart-server: $(HELM) ## The Helm chart's objects, by a real API server tha
 .PHONY: test-k8s
 test-k8s: $(HELM) ## The chart installed on a real Kubernetes of one node (root); RUN=TestK8s/Scaled AWAY=10m
 	@test/install cc java maven buildah
-	$(TIMED) env HELM=$(HELM) $(if $(AWAY),JOINER_K8S_AWAY=$(AWAY)) test/k8s/run $(RUN)
+	$(TIMED) env HELM=$(HELM) $(if $(AWAY),JOINER_K8S_AWAY=$(AWAY)) test/k8s/run $(if $(RUN),'$(RUN)')
 
 .PHONY: chart-docs
 chart-docs: $(HELM_DOCS) ## Write the chart's README from its values

@@ -21,8 +21,7 @@ type line struct {
 // logs are those of pods, followed: what a pod says at its end cannot be asked
 // for when it is gone.
 type logs struct {
-	r  *release
-	wg sync.WaitGroup
+	r *release
 
 	mu    sync.Mutex
 	lines []line
@@ -50,15 +49,17 @@ func (l *logs) add(p pod) {
 	if err != nil {
 		l.r.t.Fatalf("following %s: %v", p.name(), err)
 	}
-	l.wg.Go(func() {
+	ended := make(chan struct{}) // each its own: the others go on
+	go func() {
+		defer close(ended)
 		for s := bufio.NewScanner(out); s.Scan(); {
 			l.keep(p.name(), s.Bytes())
 		}
 		_ = cmd.Wait()
-	})
+	}()
 	l.r.t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		l.wg.Wait()
+		<-ended
 	})
 }
 
