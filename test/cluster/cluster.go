@@ -47,8 +47,8 @@ type Options struct {
 	// the test's own, 0 to 9. It implies Private, and excludes Secure.
 	Fronts int
 	// Address is an IPv4 address of this machine on which each broker listens,
-	// too, for clients that are elsewhere. It implies Private, and excludes
-	// Secure.
+	// too, for clients that are elsewhere; under Secure those listeners are
+	// there instead. It implies Private.
 	Address string
 	// Private asks for a cluster of one's own even where KAFKA_BROKERS is
 	// set: for tests that stop brokers, or that need Settings.
@@ -141,7 +141,7 @@ func Launch(ctx context.Context, opts Options) (*Cluster, error) {
 	if opts.Fronts > 0 {
 		c.Fronts = frontsOf(env["KAFKA_FRONTS"], len(c.Brokers))
 	}
-	if opts.Address != "" {
+	if opts.Address != "" && !opts.Secure {
 		c.Outside = strings.Split(env["KAFKA_ADDRESS_BROKERS"], ",")
 	}
 	if opts.Secure {

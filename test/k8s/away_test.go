@@ -51,7 +51,7 @@ func brokersAway(t *testing.T, s *stage) {
 		t.Error("no pod was seen waiting")
 	}
 	r.awaitBalanced(pods)
-	r.thirtyOfThirty(pods)
+	r.thirty(pods, 30)
 }
 
 // waits looks at the pods that run: alive, and not ready, for a reason.

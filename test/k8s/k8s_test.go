@@ -24,6 +24,7 @@ func TestK8s(t *testing.T) {
 		{"RestartedStatic", restartedStatic},
 		{"RestartedDynamic", restartedDynamic},
 		{"Checkpoints", checkpoints},
+		{"Secured", secured},
 		{"BrokersAway", brokersAway}, // the last: brokers are back then, but not rested
 	} {
 		t.Run(scenario.name, func(t *testing.T) {
@@ -48,7 +49,7 @@ func installed(t *testing.T, s *stage) {
 	r.awaitBalanced(pods)
 	t.Logf("figure: %v from helm install, preflight included, until 2 pods are ready", time.Since(began).Round(time.Second))
 
-	r.thirtyOfThirty(pods)
+	r.thirty(pods, 30)
 	if out := r.helm("test", r.name); !strings.Contains(out, "Phase:          Succeeded") {
 		t.Errorf("helm test says:\n%s", out)
 	}
@@ -57,9 +58,11 @@ func installed(t *testing.T, s *stage) {
 	r.uninstall()
 }
 
-// thirtyOfThirty joins 30 notifications, all by the pod that has their price.
-func (r *release) thirtyOfThirty(pods []pod) {
+// thirty joins 30 notifications, so many of them by the pod that has their price
+// and the others by asking it, and has everything up to now proven.
+func (r *release) thirty(pods []pod, local float64) {
 	r.t.Helper()
+	before := r.metrics(pods...)
 	var ticks, notes []cluster.KeyValue
 	for i := range 10 {
 		symbol := fmt.Sprintf("SYM%d", i)
@@ -71,15 +74,18 @@ func (r *release) thirtyOfThirty(pods []pod) {
 	r.ConsoleProduce(r.t, r.topics["market_updates"], ticks)
 	r.ConsoleProduce(r.t, r.topics["notifications"], notes)
 	await(r.t, "30 joins", func() error {
-		m := r.metrics(pods...)
-		local, hits, all := m.Sum("joiner_joins_total", "locality", "local"), m.Sum("joiner_joins_total", "result", "hit"), m.Sum("joiner_joins_total")
-		if all < 30 {
-			return fmt.Errorf("%v so far", all)
+		now := r.metrics(pods...)
+		joins := func(labels ...string) float64 {
+			return now.Sum("joiner_joins_total", labels...) - before.Sum("joiner_joins_total", labels...)
 		}
-		if local != 30 || hits != 30 {
-			r.t.Errorf("%v joins: %v local, %v hits", all, local, hits)
+		acknowledged := now.Sum("joiner_alert_latency_seconds_count") - before.Sum("joiner_alert_latency_seconds_count")
+		if joins() < 30 || acknowledged < 30 {
+			return fmt.Errorf("%v so far, %v alerts are acknowledged", joins(), acknowledged)
 		}
-		r.t.Logf("figure: %v of %v joins are local", local, all)
+		if joins() != 30 || joins("locality", "local") != local || joins("result", "hit") != 30 {
+			r.t.Errorf("%v joins: %v local, want %v, %v hits", joins(), joins("locality", "local"), local, joins("result", "hit"))
+		}
+		r.t.Logf("figure: %v of %v joins are local", joins("locality", "local"), joins())
 		return nil
 	})
 	r.sound(atLeastOnce)

@@ -21,14 +21,20 @@ secure_ports() { echo $(((2 + ${#secure_listeners[@]}) * $1 + 2)); }
 # listens.
 secure_port() { echo $(($2 + (2 + $3) * $1 + $4 - 1)); }
 
-# make_secure DIR BROKERS FIRST: certificates, passwords and the ports.
+# secure_address DIR LISTENER: the address that a listener is on. The brokers' own
+# stays on loopback.
+secure_address() { if [[ $2 == ADMIN ]]; then echo 127.0.0.1; else cat "$1/secure/address"; fi; }
+
+# make_secure DIR BROKERS FIRST ADDRESS: certificates, passwords, the ports, and
+# the address of the listeners for clients.
 make_secure() {
 	local dir=$1/secure ends
 	ends=$(($3 + (2 + ${#secure_listeners[@]}) * $2))
 	mkdir -p "$dir"
 	(cd "$kafka_repo" && go build -o "$dir/secure" ./test/secure) || die "cannot build test/secure"
-	"$dir/secure" make "$dir" || die "cannot make the certificates"
+	"$dir/secure" -address "$4" make "$dir" || die "cannot make the certificates"
 	echo "$3" >"$dir/first"
+	echo "$4" >"$dir/address"
 	echo "$ends" >"$dir/token.port"
 	secure_clients "$dir"
 }
@@ -67,7 +73,7 @@ secure_properties() {
 	map=PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT
 	for i in "${!secure_listeners[@]}"; do
 		read -r name protocol _ <<<"${secure_listeners[i]}"
-		advertised+=,$name://127.0.0.1:$(secure_port "$brokers" "$first" "$i" "$n")
+		advertised+=,$name://$(secure_address "$dir" "$name"):$(secure_port "$brokers" "$first" "$i" "$n")
 		map+=,$name:$protocol
 	done
 	login=$(plain_login broker "$(cat "$dir/secure/broker.password")" \
@@ -171,7 +177,7 @@ secure_env() {
 		read -r name _ <<<"${secure_listeners[i]}"
 		list=
 		for ((n = 1; n <= brokers; n++)); do
-			list+=${list:+,}127.0.0.1:$(secure_port "$brokers" "$first" "$i" "$n")
+			list+=${list:+,}$(secure_address "$dir" "$name"):$(secure_port "$brokers" "$first" "$i" "$n")
 		done
 		if [[ $name == ADMIN ]]; then
 			echo "KAFKA_BROKERS='$list'"

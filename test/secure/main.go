@@ -30,6 +30,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("secure", flag.ContinueOnError)
+	address := flags.String("address", "127.0.0.1", "address that brokers have for clients")
 	plain := flags.String("http", "127.0.0.1:0", "address of the endpoint without TLS")
 	encrypted := flags.String("https", "127.0.0.1:0", "address of the endpoint with TLS")
 	lifetime := flags.Duration("lifetime", defaultLifetime, "how long a token is valid")
@@ -42,7 +43,7 @@ func run(ctx context.Context, args []string) error {
 	dir := flags.Arg(1)
 	switch flags.Arg(0) {
 	case "make":
-		return makeAll(dir)
+		return makeAll(dir, *address)
 	case "serve":
 		return serve(ctx, dir, *plain, *encrypted, *lifetime)
 	}

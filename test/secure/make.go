@@ -31,8 +31,8 @@ const user = "joiner"
 var passwords = []string{"broker.password", "admin.password", "password", "client_secret"}
 
 // makeAll makes what is missing, so that a cluster that was kept goes on with
-// what it had.
-func makeAll(dir string) error {
+// what it had. Brokers are at this address for their clients.
+func makeAll(dir, address string) error {
 	if _, err := os.Stat(filepath.Join(dir, clients)); err == nil {
 		return nil // it is written last
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -41,7 +41,7 @@ func makeAll(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := makeCertificates(dir); err != nil {
+	if err := makeCertificates(dir, address); err != nil {
 		return err
 	}
 	made := make(map[string]string, len(passwords))
@@ -55,7 +55,7 @@ func makeAll(dir string) error {
 	return pki.Replace(filepath.Join(dir, clients), []byte(line))
 }
 
-func makeCertificates(dir string) error {
+func makeCertificates(dir, address string) error {
 	authority, err := pki.NewAuthority("joiner test authority")
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func makeCertificates(dir string) error {
 	if err != nil {
 		return err
 	}
-	broker, err := authority.Issue(pki.Request{Name: "broker", Hosts: []string{"127.0.0.1", "localhost"}})
+	broker, err := authority.Issue(pki.Request{Name: "broker", Hosts: []string{"127.0.0.1", "localhost", address}})
 	if err != nil {
 		return err
 	}

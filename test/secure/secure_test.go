@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func started(t *testing.T) (dir, plain, encrypted string, client *http.Client) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := makeAll(dir); err != nil {
+	if err := makeAll(dir, "127.0.0.1"); err != nil {
 		t.Fatal(err)
 	}
 	plain, encrypted = freeAddress(t), freeAddress(t)
@@ -228,7 +228,7 @@ func decode(t *testing.T, text string) []byte {
 // A cluster that was kept goes on with its certificates and passwords.
 func TestMakeKeepsWhatIsThere(t *testing.T) {
 	dir := t.TempDir()
-	if err := makeAll(dir); err != nil {
+	if err := makeAll(dir, "127.0.0.1"); err != nil {
 		t.Fatal(err)
 	}
 	before := make(map[string]string)
@@ -242,7 +242,7 @@ func TestMakeKeepsWhatIsThere(t *testing.T) {
 	if len(before) != 12 {
 		t.Errorf("%d files were made", len(before))
 	}
-	if err := makeAll(dir); err != nil {
+	if err := makeAll(dir, "127.0.0.1"); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range before {
