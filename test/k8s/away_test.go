@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -34,6 +35,7 @@ func brokersAway(t *testing.T, s *stage) {
 	for from := time.Now(); time.Since(from) < away; time.Sleep(2 * time.Second) {
 		looks += r.waits()
 	}
+	r.saysWhy()
 	s.comeBack(t)
 	back := time.Now()
 	pods := r.awaitReady(2)
@@ -74,6 +76,16 @@ func (r *release) waits() (looks int) {
 		looks++
 	}
 	return looks
+}
+
+// saysWhy runs in a pod what the chart's notes tell to, where one does not get
+// ready.
+func (r *release) saysWhy() {
+	r.t.Helper()
+	out, errs, err := r.tryKubectl("exec", r.name+"-0", "--container", "joiner", "--", "/joiner", "health")
+	if err == nil || !strings.Contains(out+errs, "no broker") {
+		r.t.Errorf("joiner health in a pod that waits for brokers: %v\n%s%s", err, out, errs)
+	}
 }
 
 // comeBack starts all brokers at once, since none answers before there are two,

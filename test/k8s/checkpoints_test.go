@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -44,18 +45,17 @@ func checkpoints(t *testing.T, s *stage) {
 		t.Error("no table was restored from its checkpoint")
 	}
 	// The same again without: its files are gone when the next pod looks.
-	wipe(t, volumes)
-	without := r.deletedWithForce()
+	without := r.deletedWithForce(func() { wipe(t, volumes) })
 	t.Logf("figure: deleted with force: with its checkpoint %d records in %v (%d tables from checkpoints), without %d records in %v",
 		with.records, with.took.Round(time.Millisecond), with.checkpoints, without.records, without.took.Round(time.Millisecond))
 	if without.checkpoints != 0 || with.records >= without.records {
 		t.Errorf("the checkpoint does not shorten the restore: %+v, %+v", with, without)
 	}
 	// And once more, as slowly as a log of days would be read.
-	wipe(t, volumes)
 	r.quota(50_000)
-	r.deletedWithForce(func() { r.hearsRestoring(symbols); r.quota(0) })
+	r.deletedWithForce(func() { wipe(t, volumes) }, func() { r.hearsRestoring(symbols); r.quota(0) })
 	r.sound(atLeastOnce)
+	r.uninstall() // the claims of the volumes, too: persistence.retain is not set
 }
 
 // volumes makes n volumes of the host for the claims of the release, and returns
@@ -119,13 +119,19 @@ type restored struct {
 }
 
 // deletedWithForce ends the second pod without asking it, and returns what the
-// one in its place has restored. Meanwhile these things are done.
-func (r *release) deletedWithForce(meanwhile ...func()) (is restored) {
+// one in its place has restored. Of what is to be done the first is done before
+// that one starts, the rest meanwhile.
+func (r *release) deletedWithForce(do ...func()) (is restored) {
 	r.t.Helper()
 	old := r.awaitReady(2)[1]
-	r.kubectl("delete", "pod", old.name(), "--force", "--grace-period=0")
-	for _, do := range meanwhile {
-		do()
+	if len(do) > 0 {
+		r.keptOut(old, do[0])
+		do = do[1:]
+	} else {
+		r.kubectl("delete", "pod", old.name(), "--force", "--grace-period=0")
+	}
+	for _, one := range do {
+		one()
 	}
 	var p pod
 	await(r.t, "another pod in its place", func() error {
@@ -147,6 +153,24 @@ func (r *release) deletedWithForce(meanwhile ...func()) (is restored) {
 		is.took += took
 	}
 	return is
+}
+
+// keptOut deletes the pod with force, and does something while its process is gone
+// and the next one is not let onto the node: one that runs notices what becomes of
+// its files.
+func (r *release) keptOut(old pod, do func()) {
+	r.t.Helper()
+	node := strings.TrimSpace(r.kubectl("get", "nodes", "--output", "jsonpath={.items[0].metadata.name}"))
+	r.kubectl("cordon", node)
+	defer r.kubectl("uncordon", node)
+	r.kubectl("delete", "pod", old.name(), "--force", "--grace-period=0")
+	await(r.t, old.name()+" to be gone", func() error {
+		if _, _, err := get(old, "/livez"); err == nil {
+			return errors.New("it answers")
+		}
+		return nil
+	})
+	do()
 }
 
 // symbols gives 40 symbols a price, spread over all partitions.

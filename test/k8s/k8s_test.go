@@ -24,6 +24,7 @@ func TestK8s(t *testing.T) {
 		{"RestartedStatic", restartedStatic},
 		{"RestartedDynamic", restartedDynamic},
 		{"Checkpoints", checkpoints},
+		{"Autoscaled", autoscaled},
 		{"Secured", secured},
 		{"BrokersAway", brokersAway}, // the last: brokers are back then, but not rested
 	} {
@@ -138,6 +139,30 @@ func (r *release) rolls(installed []string) {
 	r.t.Logf("figure: a value of the configuration replaced %d pods of 2, another value %d", 2-common(first, second), 2-common(second, third))
 }
 
+// autoscaled hands the number of pods over to an autoscaler and takes it back:
+// neither stops a pod that runs.
+func autoscaled(t *testing.T, s *stage) {
+	r := s.release(t, "autoscaled")
+	r.install("--set", "replicaCount=3")
+	before := r.awaitReady(3)
+	for _, args := range [][]string{
+		{"--set", "replicaCount=3", "--set", "autoscaling.enabled=true", "--set", "autoscaling.minReplicas=2", "--set", "autoscaling.maxReplicas=6"},
+		{"--set", "replicaCount=3"},
+	} {
+		if _, _, err := r.upgrade(args...); err != nil {
+			t.Fatal(err)
+		}
+		// Whoever is told to stop is soon not ready.
+		time.Sleep(3 * time.Second)
+		if same := common(before, r.awaitReady(3)); same != 3 {
+			t.Errorf("helm upgrade %v left %d of 3 pods", args, same)
+		}
+	}
+	r.kubectl("scale", "statefulset/"+r.name, "--replicas=4")
+	r.awaitReady(4)
+	t.Log("figure: an autoscaler was given the pods and lost them again: 0 of 3 were stopped")
+}
+
 // common counts the pods that are in both.
 func common(a, b []pod) (n int) {
 	for _, p := range a {
@@ -194,7 +219,9 @@ func scaled(t *testing.T, s *stage, guarantee string) {
 	r.install("--set", "config.delivery.guarantee="+guarantee)
 	pods := r.awaitReady(2)
 	r.awaitBalanced(pods)
-	load := r.load("--rate", "50", "--ticks-per-notification", "3", "--symbols", "300", "--duration", "0s")
+	rest := r.load(append(pace(), "--duration", "10s")...).wait()
+	t.Logf("figure: with 2 pods that nobody scales alerts are late by %s", rest)
+	load := r.load(append(pace(), "--duration", "0s")...)
 	for _, n := range []int{4, 6, 7} {
 		began := time.Now()
 		pods = r.scale(n)
@@ -211,7 +238,7 @@ func scaled(t *testing.T, s *stage, guarantee string) {
 	}
 	r.scaledDown(pods, 2)
 	result := load.end()
-	t.Logf("figure: under load all the while: %+v", result)
+	t.Logf("figure: %d notifications all the while, alerts late by %s", result.Notifications, result)
 	r.sound(guarantee)
 	for _, p := range r.pods() {
 		if p.restarts() != 0 {
@@ -272,6 +299,7 @@ func restartedStatic(t *testing.T, s *stage) {
 		t.Logf("figure: static members, 3 -> 2 pods: new owners within %v of the signal to stop", h.sinceSignal.Round(time.Millisecond))
 	}
 	r.sound(atLeastOnce)
+	r.uninstall()
 }
 
 func restartedDynamic(t *testing.T, s *stage) {
@@ -287,7 +315,7 @@ func restartedDynamic(t *testing.T, s *stage) {
 // group's generations before and after.
 func (r *release) restart(pods []pod) (before, after float64) {
 	r.t.Helper()
-	load := r.load("--rate", "50", "--ticks-per-notification", "3", "--symbols", "300", "--duration", "0s")
+	load := r.load(append(pace(), "--duration", "0s")...)
 	await(r.t, "joins", func() error {
 		if n := r.metrics(pods...).Sum("joiner_joins_total"); n < 50 {
 			return fmt.Errorf("%v joins", n)
@@ -317,7 +345,7 @@ func (r *release) restart(pods []pod) (before, after float64) {
 		}
 	}
 	result := load.end()
-	r.t.Logf("figure: rolling restart of %d pods in %v: generation %v -> %v, a pod was away for %v at most, alerts late by %.0f ms at most (p99 %.0f ms)",
-		len(pods), took.Round(time.Second), before, after, longest.Round(time.Millisecond), result.Latency.Max, result.Latency.P99)
+	r.t.Logf("figure: rolling restart of %d pods in %v: generation %v -> %v, a pod was away for %v at most, alerts late by %s",
+		len(pods), took.Round(time.Second), before, after, longest.Round(time.Millisecond), result)
 	return before, after
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -16,6 +17,15 @@ import (
 type loaded struct {
 	Notifications, Alerts, Missing int64
 	Latency                        struct{ P50, P99, Max float64 } `json:"latency_ms"` // milliseconds
+}
+
+func (l loaded) String() string {
+	return fmt.Sprintf("%.0f ms (median), %.0f ms (p99), %.0f ms (most)", l.Latency.P50, l.Latency.P99, l.Latency.Max)
+}
+
+// pace are the arguments of the load that figures are taken under.
+func pace() []string {
+	return []string{"--rate", "50", "--ticks-per-notification", "3", "--symbols", "300"}
 }
 
 // load is `joiner load` on the host, under way.
