@@ -25,6 +25,10 @@ func (a *App) samples() []stall.Sample {
 		}
 	}
 	samples = append(samples, a.readingSamples()...)
+	samples = append(samples, a.groupSample())
+	for _, p := range a.clients.Ends.Pulses() {
+		samples = append(samples, sample(stall.Pod, p))
+	}
 	for _, p := range a.delivery.Pulses() {
 		partition := stall.Pod
 		if t, ok := p.Owner.(*task.Task); ok {
@@ -37,6 +41,16 @@ func (a *App) samples() []stall.Sample {
 
 func sample(partition int32, p record.Pulse) stall.Sample {
 	return stall.Sample{Key: stall.Key{Partition: partition, Part: p.Part}, Work: p.Work, Done: p.Done}
+}
+
+// groupSample shows the group's loop. What makes a stop last is known otherwise.
+func (a *App) groupSample() stall.Sample {
+	turns, quiet := a.clients.GroupPulse()
+	s := stall.Sample{Key: stall.Key{Partition: stall.Pod, Part: "group"}, Done: turns}
+	if quiet && a.member.Running() {
+		s.Work = "the group has to be kept or joined, and nobody sees to it"
+	}
+	return s
 }
 
 // readingSamples shows the partitions that are being read.

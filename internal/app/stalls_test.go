@@ -154,3 +154,26 @@ func left(l observer.LoggedEntry) []any {
 	all, _ := l.ContextMap()["uncommitted"].([]any)
 	return all
 }
+
+// The group's loop and the questions for ends are watched, and have no work while
+// all is well.
+func TestWhatIsWatched(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	p := s.start(nil)
+	p.awaitReady()
+	missing := map[string]bool{"group": true, "ends: leaders": true, "ends: answers": true, "committer": true, "member": false}
+	for _, sample := range p.samples() {
+		missing[sample.Part] = false
+		if sample.Part == "group" && (sample.Work != "" || sample.Done == 0) {
+			t.Errorf("the group: %+v", sample)
+		}
+	}
+	for part, is := range missing {
+		if is {
+			t.Errorf("%s is not watched", part)
+		}
+	}
+	if !p.member.Running() {
+		t.Error("a member of a group is not running")
+	}
+}

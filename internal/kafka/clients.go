@@ -34,6 +34,7 @@ type Clients struct {
 
 	sessions sessions
 	lease    *lease
+	beat     *beat
 
 	mu       sync.Mutex
 	fetchers []*Fetcher
@@ -52,7 +53,7 @@ func Connect(ctx context.Context, o Options) (*Clients, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Clients{opts: o, faults: newSampler(o.Log), lease: newLease()}
+	c := &Clients{opts: o, faults: newSampler(o.Log), lease: newLease(), beat: newBeat()}
 	c.rights = newRights(o, c.faults)
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -101,7 +102,7 @@ func (c *Clients) open() error {
 			c.joins = dialer
 		}
 	}
-	c.group = newGroupClient(c.Fetch, c.Coordinator, group, c.faults, c.rights)
+	c.group = newGroupClient(c.Fetch, c.Coordinator, group, c.faults, c.rights, c.beat)
 	c.Ends = newEnds(c.Admin, isolation(c.opts.ReadCommitted), c.faults, c.rights)
 	c.Reader = &Reader{client: c.Log, committed: c.opts.ReadCommitted, faults: c.faults, rights: c.rights}
 	c.Facts = &Facts{client: c.Admin, faults: c.faults, rights: c.rights, log: c.opts.Log}

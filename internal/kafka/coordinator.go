@@ -35,19 +35,21 @@ type groupClient struct {
 	conf        *sarama.Config
 	faults      *sampler
 	rights      *rights
+	beat        *beat
 
 	stay     atomic.Bool   // see Clients.Stay
 	stop     chan struct{} // closed by interrupt
 	stopOnce sync.Once
 }
 
-func newGroupClient(fetch, coordinator sarama.Client, conf *sarama.Config, faults *sampler, rights *rights) *groupClient {
+func newGroupClient(fetch, coordinator sarama.Client, conf *sarama.Config, faults *sampler, rights *rights, beat *beat) *groupClient {
 	return &groupClient{
 		Client:      fetch,
 		coordinator: coordinator,
 		conf:        conf,
 		faults:      faults,
 		rights:      rights,
+		beat:        beat,
 		stop:        make(chan struct{}),
 	}
 }
@@ -86,7 +88,9 @@ func (g *groupClient) await(group string, refresh bool) (*sarama.Broker, error) 
 	}
 	deadline := time.Now().Add(patience)
 	for {
+		end := g.beat.call()
 		broker, err := g.attempt(group, refresh)
+		end()
 		if err == nil {
 			return broker, nil
 		}
@@ -127,6 +131,7 @@ func (g *groupClient) attempt(group string, refresh bool) (*sarama.Broker, error
 // RefreshMetadata is the fetching client's, but is content with partitions that
 // have no leader.
 func (g *groupClient) RefreshMetadata(topics ...string) error {
+	defer g.beat.call()()
 	err := g.Client.RefreshMetadata(topics...)
 	if onlyLeaderless(err) {
 		return nil
@@ -150,12 +155,14 @@ func onlyLeaderless(err error) bool {
 
 // GetOffset is asked for by a claim that starts.
 func (g *groupClient) GetOffset(topic string, partition int32, at int64) (int64, error) {
+	defer g.beat.wait()()
 	offset, err := g.Client.GetOffset(topic, partition, at)
 	return offset, claimFault(err)
 }
 
 // LeaderAndEpoch is asked for by a claim that starts.
 func (g *groupClient) LeaderAndEpoch(topic string, partition int32) (*sarama.Broker, int32, error) {
+	defer g.beat.wait()() // claims ask before each fetch
 	broker, epoch, err := g.Client.LeaderAndEpoch(topic, partition)
 	return broker, epoch, claimFault(err)
 }
@@ -176,6 +183,7 @@ const readableTries = 20
 // starts, and then not again for five seconds, while an election takes less
 // than one.
 func (g *groupClient) PartitionNotReadable(topic string, partition int32) bool {
+	defer g.beat.wait()()
 	for range readableTries {
 		if !g.Client.PartitionNotReadable(topic, partition) {
 			return false

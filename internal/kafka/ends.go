@@ -28,6 +28,9 @@ type Ends struct {
 	leaders map[partition]int32 // as far as known; forgotten after a fault
 	lanes   map[int32]*lane     // by broker
 	astray  []*question         // whose partition's leader is to be found
+	search  errands             // for leaders
+	open    int                 // questions without an answer yet
+	told    uint64              // answers
 
 	seek chan struct{} // wakes the goroutine that finds leaders; capacity 1
 	quit chan struct{}
@@ -52,6 +55,7 @@ type lane struct {
 	broker    int32
 	questions []*question
 	urgent    bool
+	requests  errands
 	wake      chan struct{} // capacity 1
 }
 
@@ -92,7 +96,17 @@ func (e *Ends) Ask(topic string, id int32, urgent bool, done func(end int64, err
 		go done(0, ErrClosed)
 		return
 	}
+	e.open++
 	e.route(q)
+}
+
+// answer gives a question its answer.
+func (e *Ends) answer(q *question, end int64, err error) {
+	q.done(end, err)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.open--
+	e.told++
 }
 
 // route hands q to its leader's lane, or has the leader found. e.mu is held.
@@ -127,7 +141,7 @@ func (e *Ends) runLane(l *lane) {
 		if batch == nil {
 			return
 		}
-		e.request(l.broker, batch)
+		e.request(l, batch)
 	}
 }
 
@@ -157,6 +171,7 @@ func (e *Ends) take(l *lane) (batch []*question, idle time.Duration) {
 		return nil, endsBatch - age
 	}
 	batch, l.questions, l.urgent = l.questions, nil, false
+	l.requests.n++
 	return batch, 0
 }
 
@@ -173,22 +188,25 @@ func (e *Ends) doze(wake <-chan struct{}, d time.Duration) bool {
 	return !e.isClosed()
 }
 
-// request asks broker once for the ends of all questions.
-func (e *Ends) request(broker int32, batch []*question) {
+// request asks the lane's broker once for the ends of all questions.
+func (e *Ends) request(l *lane, batch []*question) {
+	broker := l.broker
+	end := e.begin(&l.requests)
 	resp, err := e.list(broker, batch)
+	end()
 	if err != nil {
 		e.failed(batch, fmt.Errorf("end offsets from broker %d: %w", broker, err))
 		return
 	}
 	var astray []*question
 	for _, q := range batch {
-		end, err := endOf(resp, q.partition)
+		offset, err := endOf(resp, q.partition)
 		switch {
 		case err == nil:
-			q.done(end, nil)
+			e.answer(q, offset, nil)
 		case lasting(err):
 			_ = e.rights.missed(readTopic(q.topic), err)
-			q.done(0, fmt.Errorf("end offset of %s/%d: %w", q.topic, q.id, err))
+			e.answer(q, 0, fmt.Errorf("end offset of %s/%d: %w", q.topic, q.id, err))
 		default:
 			q.fault = err
 			astray = append(astray, q)
@@ -240,13 +258,13 @@ func (e *Ends) failed(batch []*question, fault error) {
 		e.faults.Warn("ends", "an end offset could not be read",
 			zap.String("topic", q.topic), zap.Int32("partition", q.id), zap.Error(q.fault))
 		if lasting(q.fault) || time.Since(q.asked) > e.patience {
-			q.done(0, fmt.Errorf("end offset of %s/%d: %w", q.topic, q.id, q.fault))
+			e.answer(q, 0, fmt.Errorf("end offset of %s/%d: %w", q.topic, q.id, q.fault))
 			continue
 		}
 		e.mu.Lock()
 		if e.closed {
 			e.mu.Unlock()
-			q.done(0, ErrClosed)
+			e.answer(q, 0, ErrClosed)
 			continue
 		}
 		delete(e.leaders, q.partition)
@@ -262,6 +280,7 @@ func (e *Ends) findLeaders() {
 		e.mu.Lock()
 		batch := e.astray
 		e.astray = nil
+		e.search.n++
 		e.mu.Unlock()
 		e.find(batch)
 	}
@@ -282,8 +301,10 @@ func (e *Ends) find(batch []*question) {
 		return
 	}
 	for topic := range stale {
+		end := e.begin(&e.search)
 		// Its error matters only where the leader stays unknown.
 		_ = e.client.RefreshMetadata(topic)
+		end()
 	}
 	for _, q := range batch {
 		e.found(q)
@@ -291,12 +312,7 @@ func (e *Ends) find(batch []*question) {
 }
 
 func (e *Ends) found(q *question) {
-	// Leader would refresh once more, and wait for that.
-	if e.client.PartitionNotReadable(q.topic, q.id) {
-		e.failed([]*question{q}, sarama.ErrLeaderNotAvailable)
-		return
-	}
-	leader, err := e.client.Leader(q.topic, q.id)
+	leader, err := e.leader(q)
 	if err != nil {
 		e.failed([]*question{q}, err)
 		return
@@ -304,12 +320,21 @@ func (e *Ends) found(q *question) {
 	e.mu.Lock()
 	if e.closed {
 		e.mu.Unlock()
-		q.done(0, ErrClosed)
+		e.answer(q, 0, ErrClosed)
 		return
 	}
 	e.leaders[q.partition] = leader.ID()
 	e.route(q)
 	e.mu.Unlock()
+}
+
+func (e *Ends) leader(q *question) (*sarama.Broker, error) {
+	defer e.begin(&e.search)()
+	// Leader would refresh once more, and wait for that.
+	if e.client.PartitionNotReadable(q.topic, q.id) {
+		return nil, sarama.ErrLeaderNotAvailable
+	}
+	return e.client.Leader(q.topic, q.id)
 }
 
 func (e *Ends) isClosed() bool {
@@ -336,6 +361,6 @@ func (e *Ends) close() {
 		left = append(left, l.questions...)
 	}
 	for _, q := range left {
-		q.done(0, ErrClosed)
+		e.answer(q, 0, ErrClosed)
 	}
 }

@@ -136,10 +136,10 @@ type Fetcher struct {
 	mu      sync.Mutex
 	closed  bool
 	feeds   map[partition]*Feed
-	sources map[int32]*source  // by broker
-	astray  map[string][]*Feed // by topic, whose leader is looked for
-	finding map[string]bool    // topics with a goroutine that looks
-	asking  map[string]bool    // those of them whose metadata is being asked for
+	sources map[int32]*source    // by broker
+	astray  map[string][]*Feed   // by topic, whose leader is looked for
+	finding map[string]bool      // topics with a goroutine that looks
+	asking  map[string]time.Time // since when the metadata of one of them is being asked for
 }
 
 // NewFetcher returns a Fetcher, which Clients.Close closes too.
@@ -161,7 +161,7 @@ func (c *Clients) NewFetcher(o FetcherOptions) *Fetcher {
 		sources:     make(map[int32]*source),
 		astray:      make(map[string][]*Feed),
 		finding:     make(map[string]bool),
-		asking:      make(map[string]bool),
+		asking:      make(map[string]time.Time),
 	}
 	f.wg.Go(f.watch)
 	if !c.keep(f) {
@@ -355,6 +355,7 @@ func (f *Fetcher) find(topic string) {
 		f.setAsking(topic, true)
 		wait = f.refresh(topic)
 		for _, fd := range batch {
+			f.setAsking(topic, true) // each may take as long as all the calls of one
 			fd.turns.Add(1)
 			f.place(fd)
 		}
@@ -427,9 +428,9 @@ func (f *Fetcher) backInRange(fd *Feed) {
 func (f *Fetcher) extent(fd *Feed) (e Extent, ok bool) {
 	for {
 		fd.turns.Add(1)
-		fd.asking.Store(true)
+		fd.asking.Store(max(int64(time.Since(f.made)), 1))
 		e, err := f.reader.Extent(fd.ctx, fd.topic, fd.id)
-		fd.asking.Store(false)
+		fd.asking.Store(0)
 		if err == nil {
 			return e, true
 		}

@@ -32,7 +32,7 @@ type Feed struct {
 	leader atomic.Int32 // broker id as last looked up, or NoLeader
 
 	turns  atomic.Uint64 // how often its holder has looked after it
-	asking atomic.Bool   // its holder waits for the log's bounds
+	asking atomic.Int64  // since when its holder waits for the log's bounds, since Fetcher.made; 0: it does not
 
 	// The rest is its holder's, see Fetcher, and changes hands under
 	// Fetcher.mu.

@@ -42,14 +42,18 @@ func (f *Fetcher) waits(fd *Feed) bool {
 		began := s.called.Load()
 		return began != 0 && time.Since(f.made)-time.Duration(began) < callLimit
 	}
-	return fd.asking.Load() || f.asking[fd.topic]
+	if began := fd.asking.Load(); began != 0 {
+		return time.Since(f.made)-time.Duration(began) < backstop
+	}
+	since, asking := f.asking[fd.topic]
+	return asking && time.Since(since) < backstop
 }
 
 func (f *Fetcher) setAsking(topic string, is bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if is {
-		f.asking[topic] = true
+		f.asking[topic] = time.Now()
 		return
 	}
 	delete(f.asking, topic)

@@ -29,7 +29,8 @@ type Reader struct {
 // tries counts the attempts to reach a partition's leader. Guarded by Reader.mu.
 type tries struct {
 	n     uint64
-	under int // way
+	under int       // way
+	began time.Time // the newest
 }
 
 // AboveEnd reports that records were asked for above the end of a partition:
@@ -363,16 +364,19 @@ func (r *Reader) count(p partition, change int) {
 	}
 	t.n++
 	t.under += change
+	if change > 0 {
+		t.began = time.Now()
+	}
 }
 
 // Tries tells, to whoever watches that a reader gets on, how often brokers were
-// asked about the partition, and whether an attempt is under way: however long it
-// lasts, that is up to them. It waits for nobody.
+// asked about the partition, and whether an attempt is under way, which is up to
+// them however long it lasts, within the backstop. It waits for nobody.
 func (r *Reader) Tries(topic string, id int32) (n uint64, waiting bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t := r.tries[partition{topic, id}]; t != nil {
-		return t.n, t.under > 0
+		return t.n, t.under > 0 && time.Since(t.began) < backstop
 	}
 	return 0, false
 }

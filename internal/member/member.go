@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -59,6 +60,7 @@ type Member struct {
 	joinAt   time.Time           // when the rebalance under way began here
 	idleFrom map[int32]time.Time // indices that nobody runs because of a rebalance, since when
 	stopping bool
+	running  atomic.Bool        // Run has begun and is not to end yet
 	rejoin   context.CancelFunc // ends the session; nil before the first
 	stalled  func(index int32) bool
 }
@@ -100,6 +102,8 @@ func (m *Member) Run(ctx context.Context, group sarama.ConsumerGroup) error {
 	m.mu.Lock()
 	m.group = group
 	m.mu.Unlock()
+	m.running.Store(true)
+	defer m.running.Store(false)
 	stop := context.AfterFunc(ctx, m.stop)
 	defer stop()
 
@@ -166,6 +170,10 @@ func (p *pace) after(err error, lasted time.Duration) time.Duration {
 	return wait
 }
 
+// Running reports whether the member is in its group, or on its way there. It
+// waits for nobody.
+func (m *Member) Running() bool { return m.running.Load() }
+
 // consume takes part in the group until ctx or the session ends, or Rejoin ends
 // it.
 func (m *Member) consume(ctx context.Context, group sarama.ConsumerGroup, topics []string) error {
@@ -199,6 +207,7 @@ func sleep(ctx context.Context, d time.Duration) {
 // stop freezes every task, so that nothing more is taken while the session
 // winds down, and ends a join under way.
 func (m *Member) stop() {
+	m.running.Store(false)
 	m.mu.Lock()
 	m.stopping = true
 	joining := m.session == nil || !m.joinAt.IsZero()
