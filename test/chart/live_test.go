@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -50,9 +51,42 @@ func TestReplicasStay(t *testing.T) {
 	}
 }
 
+// TestFixed: what the API server refuses to change is refused before anything
+// is, and what is the same in other words is not.
+func TestFixed(t *testing.T) {
+	const without, with = "{}", "persistence: {enabled: true, size: 10Gi, storageClass: fast, annotations: {a: b}}"
+	for _, c := range []struct{ is, wants, named string }{
+		{without, without, ""},
+		{with, with, ""},
+		{with, "persistence: {enabled: true, size: 10240Mi, storageClass: fast, annotations: {a: b}, retain: true}", ""},
+		{"persistence: {enabled: true}", "persistence: {enabled: true, storageClass: ''}", ""},
+		{"persistence: {enabled: true, storageClass: '-'}", "persistence: {enabled: true, storageClass: '-'}", ""},
+		{without, with, "persistence.enabled"},
+		{with, without, "persistence.enabled"},
+		{with, "persistence: {enabled: true, size: 11Gi, storageClass: fast, annotations: {a: b}}", "persistence.size"},
+		{with, "persistence: {enabled: true, size: 10Gi, annotations: {a: b}}", "persistence.storageClass"},
+		{with, "persistence: {enabled: true, size: 10Gi, storageClass: '-', annotations: {a: b}}", "persistence.storageClass"},
+		{"persistence: {enabled: true}", "persistence: {enabled: true, storageClass: '-'}", "persistence.storageClass"},
+		{with, "persistence: {enabled: true, size: 10Gi, storageClass: fast}", "persistence.annotations"},
+		{with, "persistence: {enabled: true, size: 10Gi, storageClass: fast, annotations: {a: b}, accessModes: [ReadWriteOncePod]}", "persistence.accessModes"},
+		{without, "podManagementPolicy: OrderedReady", "podManagementPolicy"},
+		{"fullnameOverride: prices-joiner", "{fullnameOverride: prices-joiner, nameOverride: other}", "nameOverride"},
+	} {
+		is, err := json.Marshal(only[*apps.StatefulSet](t, decode(t, renderValues(t, c.is))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, errs, err := template("--dry-run=server", "--kubeconfig", live(t, string(is)), "--values", file(t, "values.yaml", c.wants))
+		if refused := err != nil; refused != (c.named != "") || !strings.Contains(errs, c.named) {
+			t.Errorf("%s after %s: refused: %t, want by the name %q: %s", c.wants, c.is, refused, c.named, errs)
+		}
+	}
+}
+
 // set is the StatefulSet that there is.
 func set(replicas int, metadata string) string {
-	return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"prices-joiner","namespace":"market",%s},"spec":{"replicas":%d}}`, metadata, replicas)
+	return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"prices-joiner","namespace":"market",%s},"spec":{"replicas":%d,`+
+		`"podManagementPolicy":"Parallel","selector":{"matchLabels":{"app.kubernetes.io/name":"joiner","app.kubernetes.io/instance":"prices","app.kubernetes.io/component":"member"}}}}`, metadata, replicas)
 }
 
 // live stands for an API server that has this one object, and gives the

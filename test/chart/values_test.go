@@ -145,6 +145,19 @@ func TestRefused(t *testing.T) {
 		{"image: {tag: 'a:b'}", "/image/tag"},
 		{"{staticMembership: true, serviceAccount: {create: false}}", "serviceAccount.name"},
 
+		// What takes the place of what is the chart's, and what the API server refuses.
+		{"extraVolumes: [{name: config, emptyDir: {}}]", "extraVolumes: config"},
+		{"extraVolumeMounts: [{name: a, mountPath: /etc/joiner/}]", "/etc/joiner"},
+		{"extraContainers: [{name: joiner, image: a}]", "extraContainers"},
+		{"initContainers: [{name: '{{ .Chart.Name }}', image: a}]", "initContainers"},
+		{"dnsPolicy: None", "dnsConfig.nameservers"},
+		{"updateStrategy: {type: OnDelete, rollingUpdate: {partition: 1}}", "updateStrategy.rollingUpdate"},
+		{"preflight: {timeout: 4m}", "preflight.timeout"},
+		{"preflight: {timeout: 0s}", "preflight.timeout"},
+		{"livenessProbe: {successThreshold: 2}", "/livenessProbe/successThreshold"},
+		{"readinessProbe: {terminationGracePeriodSeconds: 2}", "'terminationGracePeriodSeconds'"},
+		{"podDisruptionBudget: {maxUnavailable: 101%}", "/podDisruptionBudget/maxUnavailable"},
+
 		// What the chart has to know, or KEDA.
 		{"networkPolicy: {enabled: true, egress: {enabled: true}}", "kafka.brokers"},
 		{"{existingConfigMap: a, networkPolicy: {enabled: true, egress: {enabled: true}}}", "kafka.brokers"},

@@ -13,6 +13,7 @@ here: then the dedicated values reach joiner through its environment.
 {{- define "joiner.dir.kafkaCA" -}}/var/run/joiner/kafka-ca{{- end -}}
 {{- define "joiner.dir.kafkaSASL" -}}/var/run/joiner/kafka-sasl{{- end -}}
 {{- define "joiner.dir.peer" -}}/var/run/joiner/peer{{- end -}}
+{{- define "joiner.dir.account" -}}/var/run/secrets/kubernetes.io/serviceaccount{{- end -}}
 {{- define "joiner.dir.state" -}}/var/lib/joiner{{- end -}}
 
 {{/*

@@ -233,7 +233,7 @@ the point without its zeros in front, which would make it octal.
 {{- $quantity = toJson $quantity -}}
 {{- end -}}
 {{- if not (regexMatch "^[0-9]+(\\.[0-9]*)?([eE][+]?[0-9]+|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$" $quantity) -}}
-{{- fail (printf "resources.limits.memory: %q is not a quantity: write it such as 512Mi or 1Gi" $quantity) -}}
+{{- fail (printf "%q is not a quantity (resources.limits.memory): write it such as 512Mi or 1Gi" $quantity) -}}
 {{- end -}}
 {{- $suffix := regexFind "(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)$" $quantity -}}
 {{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}

@@ -15,6 +15,8 @@ each other. Rendering stops at the first.
 {{- include "joiner.validate.peer" . -}}
 {{- include "joiner.validate.service" . -}}
 {{- include "joiner.validate.idle" . -}}
+{{- include "joiner.validate.pod" . -}}
+{{- include "joiner.validate.fixed" . -}}
 {{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
 {{- fail "serviceMonitor.enabled and podMonitor.enabled: choose one, or every pod is scraped and counted twice" -}}
 {{- end -}}
@@ -193,6 +195,80 @@ each other. Rendering stops at the first.
 {{- if and (ne $s.type "ClusterIP") (eq (toString $s.clusterIP) "None") -}}
 {{- fail (printf "service.clusterIP: a Service of type %s needs an address: leave None out" $s.type) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* What stands beside what the chart puts into pods, and takes its place. */}}
+{{- define "joiner.validate.pod" -}}
+{{- $root := . -}}
+{{- range .Values.extraVolumes -}}
+{{- if has (tpl (toString .name) $root) (list "config" "kafka-tls" "kafka-ca" "kafka-sasl" "peer" "state" "kubernetes") -}}
+{{- fail (printf "extraVolumes: %s is a volume of the chart's own: choose another name" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- if has (clean (tpl (toString .mountPath) $root)) (list (include "joiner.dir.config" $root) (include "joiner.dir.kafkaTLS" $root) (include "joiner.dir.kafkaCA" $root) (include "joiner.dir.kafkaSASL" $root) (include "joiner.dir.peer" $root) (include "joiner.dir.account" $root)) -}}
+{{- fail (printf "extraVolumeMounts: the chart mounts a volume of its own at %s: choose another place" .mountPath) -}}
+{{- end -}}
+{{- end -}}
+{{- range concat (default list .Values.initContainers) (default list .Values.extraContainers) -}}
+{{- if eq (tpl (toString .name) $root) "joiner" -}}
+{{- fail "extraContainers, initContainers: joiner is the chart's own container: choose another name" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq (toString .Values.dnsPolicy) "None") (not (dig "nameservers" list (default dict .Values.dnsConfig))) -}}
+{{- fail "dnsPolicy: None needs dnsConfig.nameservers" -}}
+{{- end -}}
+{{- if and (eq (toString (default dict .Values.updateStrategy).type) "OnDelete") .Values.updateStrategy.rollingUpdate -}}
+{{- fail "updateStrategy.rollingUpdate has no meaning under OnDelete: leave it out" -}}
+{{- end -}}
+{{- $timeout := include "joiner.nanoseconds" .Values.preflight.timeout | int64 -}}
+{{- if or (le $timeout 0) (ge $timeout (mul 1000000000 (int64 .Values.preflight.activeDeadlineSeconds))) -}}
+{{- fail (printf "preflight.timeout: %s is not between 0s and preflight.activeDeadlineSeconds (%d), after which nothing is left to say what was found" .Values.preflight.timeout (int64 .Values.preflight.activeDeadlineSeconds)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+What of a StatefulSet that is there cannot be changed. The API server would refuse
+it, too, but after the ConfigMap has been changed. Without a cluster to ask
+nothing is known of it.
+*/}}
+{{- define "joiner.validate.fixed" -}}
+{{- with include "joiner.live" . | fromJson -}}
+{{- $is := include "joiner.fixed.live" . | fromJson -}}
+{{- $wants := include "joiner.fixed.wanted" $ | fromJson -}}
+{{- range $what := list "nameOverride" "podManagementPolicy" "persistence.enabled" "persistence.size" "persistence.storageClass" "persistence.accessModes" "persistence.annotations" -}}
+{{- if and (hasKey $wants $what) (ne (toJson (get $is $what)) (toJson (get $wants $what))) -}}
+{{- fail (printf "%s cannot be changed in a StatefulSet that is there (it has %s, and %s is asked for): leave it, or delete the StatefulSet first (README.md of the chart, Volumes)" $what (toJson (get $is $what)) (toJson (get $wants $what))) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "joiner.fixed.live" -}}
+{{- $out := dict "podManagementPolicy" (dig "spec" "podManagementPolicy" "OrderedReady" .) "nameOverride" (dig "spec" "selector" "matchLabels" dict .) -}}
+{{- $claims := dig "spec" "volumeClaimTemplates" list . | default list -}}
+{{- $_ := set $out "persistence.enabled" (not (empty $claims)) -}}
+{{- range $claims -}}
+{{- $_ := set $out "persistence.size" (dig "spec" "resources" "requests" "storage" "" . | include "joiner.bytes") -}}
+{{- $_ := set $out "persistence.accessModes" (dig "spec" "accessModes" list .) -}}
+{{- $_ := set $out "persistence.storageClass" (hasKey .spec "storageClassName" | ternary (dig "spec" "storageClassName" "" . | default "-") "") -}}
+{{- $_ := set $out "persistence.annotations" (dig "metadata" "annotations" dict . | default dict) -}}
+{{- end -}}
+{{- toJson $out -}}
+{{- end -}}
+
+{{- define "joiner.fixed.wanted" -}}
+{{- $out := dict "podManagementPolicy" .Values.podManagementPolicy "nameOverride" (include "joiner.selectorLabels" . | fromYaml) -}}
+{{- with .Values.persistence -}}
+{{- $_ := set $out "persistence.enabled" (not (empty .enabled)) -}}
+{{- if .enabled -}}
+{{- $_ := set $out "persistence.size" (include "joiner.bytes" .size) -}}
+{{- $_ := set $out "persistence.accessModes" .accessModes -}}
+{{- $_ := set $out "persistence.storageClass" (default "" .storageClass) -}}
+{{- $_ := set $out "persistence.annotations" (default dict .annotations) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $out -}}
 {{- end -}}
 
 {{/* What would be taken and do nothing. */}}
