@@ -595,6 +595,41 @@ func TestDependency(t *testing.T) {
 	}
 }
 
+// TestAliases uses the chart twice in another one: no object of the one is an
+// object of the other, and neither selects the other's pods.
+func TestAliases(t *testing.T) {
+	chart, err := filepath.Abs(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	above := t.TempDir()
+	entry := "\n  - name: joiner\n    version: \">=0.0.0-0\"\n    repository: file://" + chart + "\n    alias: "
+	write(t, filepath.Join(above, "Chart.yaml"), "apiVersion: v2\nname: market\nversion: 1.0.0\ndependencies:"+entry+"east"+entry+"west\n")
+	const values = "{kafka: {brokers: [a:9092]}, staticMembership: true, preflight: {enabled: true}, networkPolicy: {enabled: true}, serviceMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}"
+	write(t, filepath.Join(above, "values.yaml"), "east: "+values+"\nwest: "+values+"\n")
+	if _, errs, err := helm("dependency", "update", above); err != nil {
+		t.Fatal(errs)
+	}
+	for _, name := range []string{release, "east", "east-west", "a-release-of-both-east-and-west-as-long-as-it-may-be"} {
+		out, errs, err := helm("template", name, above, "--kube-version", kubeVersion)
+		if err != nil {
+			t.Fatal(errs)
+		}
+		seen := map[string]bool{}
+		objects := decode(t, out)
+		for _, o := range objects {
+			if seen[o.String()] {
+				t.Errorf("release %s: %s is there twice", name, o)
+			}
+			seen[o.String()] = true
+		}
+		sets := every[*apps.StatefulSet](objects)
+		if len(sets) != 2 || maps.Equal(sets[0].Spec.Selector.MatchLabels, sets[1].Spec.Selector.MatchLabels) {
+			t.Errorf("release %s: %d StatefulSets, which select the same pods", name, len(sets))
+		}
+	}
+}
+
 // TestSchemaKnowsEveryKey compares the schema of `config` with joiner's own
 // keys: a key that one of them lacks could not be set, or not be refused.
 func TestSchemaKnowsEveryKey(t *testing.T) {

@@ -8,14 +8,16 @@ The name of this installation's objects. 52 characters leave room for what
 Kubernetes appends to a StatefulSet's name in the label controller-revision-hash
 (a hyphen and ten characters), and for our own longest suffix, -preflight. A
 longer one is cut, and what it was cut from told by a hash, or two installations
-of one long name would be one.
+of one long name would be one. A release that is named after the chart is named
+once; within another chart only one that has the very name, since several of
+this one there (by alias) could all be parts of it.
 */}}
 {{- define "joiner.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- include "joiner.shortened" .Values.fullnameOverride -}}
 {{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
+{{- if or (eq $name .Release.Name) (and .Chart.IsRoot (contains $name .Release.Name)) -}}
 {{- include "joiner.shortened" .Release.Name -}}
 {{- else -}}
 {{- include "joiner.shortened" (printf "%s-%s" .Release.Name $name) -}}
