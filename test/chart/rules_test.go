@@ -202,6 +202,37 @@ func TestMonitors(t *testing.T) {
 	})
 }
 
+// TestJobs: whoever is scraped, and by which monitor, has the objects' name as
+// its job, whatever release they are a part of; one's own relabelings come after.
+func TestJobs(t *testing.T) {
+	const own = ".relabelings[0].targetLabel=zone"
+	for _, args := range [][]string{
+		{"--set", "serviceMonitor.enabled=true,serviceMonitor" + own},
+		{"--set", "podMonitor.enabled=true,podMonitor" + own},
+		{"--set", "podMonitor.enabled=true,fullnameOverride=east,podMonitor" + own},
+	} {
+		objects := decode(t, render(t, args...))
+		var got []monitoring.RelabelConfig
+		for _, m := range every[*monitoring.ServiceMonitor](objects) {
+			got = append(got, m.Spec.Endpoints[0].RelabelConfigs...)
+			if m.Spec.JobLabel != "" {
+				t.Errorf("the job is that of the label %s", m.Spec.JobLabel)
+			}
+		}
+		for _, m := range every[*monitoring.PodMonitor](objects) {
+			got = append(got, m.Spec.PodMetricsEndpoints[0].RelabelConfigs...)
+			if m.Spec.JobLabel != "" {
+				t.Errorf("the job is that of the label %s", m.Spec.JobLabel)
+			}
+		}
+		name := only[*apps.StatefulSet](t, objects).Name
+		want := []monitoring.RelabelConfig{{TargetLabel: "job", Replacement: &name}, {TargetLabel: "zone"}}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%v: relabelings %+v, want %+v", args, got, want)
+		}
+	}
+}
+
 // TestHardened: no pod has more than it needs.
 func TestHardened(t *testing.T) {
 	eachCase(t, func(t *testing.T, c aCase, objects []object) {
