@@ -67,6 +67,7 @@ test-unit: ## Unit, property, script and embedded-broker tests, race detector on
 
 .PHONY: test-chart
 test-chart: $(HELM) $(HELM_DOCS) ## The Helm chart, by Helm and by Kubernetes' own types, without a cluster
+	@test/install promtool
 	$(TIMED) env HELM=$(HELM) HELM_DOCS=$(HELM_DOCS) go -C test/chart test -count=1 -timeout 15m ./...
 
 # Ten minutes the first time, for building the API server; half a minute after that.
