@@ -12,7 +12,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 )
 
-const hasReplicas = `"annotations":{"joiner/has-replicas":"true"}`
+const hasReplicas = `"annotations":{"joiner/replicas":"2"}`
 
 // TestReplicasStay: whatever is turned on or off, an upgrade never asks for
 // fewer pods than there are but by replicaCount, and never takes away a number
@@ -42,7 +42,7 @@ func TestReplicasStay(t *testing.T) {
 		if got.Spec.Replicas != nil {
 			is = fmt.Sprint(*got.Spec.Replicas)
 		}
-		if got.Annotations["joiner/has-replicas"] != "" {
+		if kept, ok := got.Annotations["joiner/replicas"]; ok && kept == is {
 			is += ", kept"
 		}
 		if is != c.want {

@@ -777,14 +777,21 @@ func TestNotes(t *testing.T) {
 			t.Errorf("with %q the notes do not say %q:\n%s", args, want, got)
 		}
 	}
-	if strings.Contains(plain, "--replicas 0") || strings.Contains(plain, "helm rollback") || strings.Contains(plain, "WARNING: there were") {
+	if strings.Contains(plain, "--replicas 0") || strings.Contains(plain, "helm rollback") || strings.Contains(plain, "WARNING: somebody") {
 		t.Errorf("without static members, at the first installation:\n%s", plain)
 	}
 	for args, warns := range map[string]bool{"replicaCount=3": true, "replicaCount=6": false, "replicaCount=null": false, "keda.enabled=true": false} {
 		upgraded := notes("--set", "kafka.brokers={a:9092},"+args, "--is-upgrade", "--dry-run=server", "--kubeconfig", live(t, set(6, hasReplicas)))
-		if got := strings.Contains(upgraded, "WARNING: there were 6 replicas, and replicaCount makes them 3."); got != warns || !strings.Contains(upgraded, "helm rollback prices --namespace market") {
+		if got := strings.Contains(upgraded, "WARNING: somebody had made them 6 replicas, and replicaCount makes them 3 now."); got != warns || !strings.Contains(upgraded, "helm rollback prices --namespace market") {
 			t.Errorf("six pods, and an upgrade with %s warns: %t\n%s", args, got, upgraded)
 		}
+	}
+	asked := notes("--set", "replicaCount=4", "--is-upgrade", "--dry-run=server", "--kubeconfig", live(t, set(2, hasReplicas)))
+	if strings.Contains(asked, "WARNING: somebody") {
+		t.Errorf("a number that is asked for, where nobody else has scaled, warns:\n%s", asked)
+	}
+	if onDelete := notes("--set", "updateStrategy.type=OnDelete"); strings.Contains(onDelete, "rollout status") || !strings.Contains(onDelete, "get pods --selector app.kubernetes.io/component=member,") {
+		t.Errorf("a rollout that kubectl cannot follow:\n%s", onDelete)
 	}
 	if own := notes("--set", "existingConfigMap=a"); !strings.Contains(own, "--delete --group GROUP") {
 		t.Errorf("with a ConfigMap of one's own:\n%s", own)

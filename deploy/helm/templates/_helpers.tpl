@@ -162,15 +162,15 @@ Nothing where there are none.
 How many replicas the StatefulSet is to have. Nothing where others say it, but
 where the release has said it before: to take the field away then is to ask for
 the API server's default, one replica, which stops all pods but one. So it stays
-in, with the number that there is. The annotation tells that it is in; without a
-cluster to ask (helm template) there is neither.
+in, with the number that there is. An annotation tells that it is in, and which
+number it was; without a cluster to ask (helm template) there is neither.
 */}}
 {{- define "joiner.replicas" -}}
 {{- if not (include "joiner.scaledByOthers" .) -}}
 {{- int64 .Values.replicaCount -}}
 {{- else -}}
 {{- with include "joiner.live" . | fromJson -}}
-{{- if hasKey (default dict (dig "metadata" "annotations" dict .)) "joiner/has-replicas" -}}
+{{- if hasKey (default dict (dig "metadata" "annotations" dict .)) "joiner/replicas" -}}
 {{- int64 (dig "spec" "replicas" 1 .) -}}
 {{- end -}}
 {{- end -}}
