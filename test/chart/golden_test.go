@@ -35,7 +35,7 @@ func TestGolden(t *testing.T) {
 // withoutMixin leaves out what is in files of its own, and has tests of its own:
 // a new alert changes no golden file.
 func withoutMixin(rendering string) string {
-	dashboards := regexp.MustCompile(`(?m)^(  [a-z-]+\.json: \|\n)(    .*\n|\n)+`)
+	dashboards := regexp.MustCompile(`(?m)^(  [a-z0-9-]+\.json: \|\n)(    .*\n|\n)+`)
 	rendering = dashboards.ReplaceAllString(rendering, "${1}    (as in mixin/dashboards)\n")
 	groups := regexp.MustCompile(`(?m)^(  groups:\n)(    .*\n|\n)+`)
 	return groups.ReplaceAllString(rendering, "${1}    (as in mixin/rules)\n")
