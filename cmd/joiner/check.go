@@ -124,7 +124,12 @@ func comesBack(c config.Config) func(context.Context) (string, error) {
 		return nil
 	}
 	return func(ctx context.Context) (string, error) {
-		fate, err := k.Fate(ctx, app.PodName(c.Group.InstanceID))
+		host, _ := os.Hostname()
+		pod, err := app.PodName(c.Group.InstanceID, host)
+		if err != nil {
+			return "", err
+		}
+		fate, err := k.Fate(ctx, pod)
 		return fate.Why, err
 	}
 }

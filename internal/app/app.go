@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -79,6 +80,7 @@ type App struct {
 	left      leftovers
 	static    static
 	fateLimit time.Duration // see fatePatience
+	host      string        // this machine's name
 
 	// Set once connected, before the group is joined.
 	clients  *kafka.Clients
@@ -105,6 +107,7 @@ func New(o Options) (*App, error) {
 	if o.Identity == "" {
 		o.Identity = assign.RandomID()
 	}
+	host, _ := os.Hostname() // unknown: nobody's
 	a := &App{
 		o:       o,
 		log:     o.Logger.With(zap.String("group", c.Group.ID), zap.String("pod", o.Identity)),
@@ -113,6 +116,7 @@ func New(o Options) (*App, error) {
 		waiting: task.NewWaiting(c.Join.MaxWaiting),
 
 		fateLimit: fatePatience,
+		host:      host,
 	}
 	a.faults = sampled.New(a.log, nil)
 	a.fencer = newFencer(o.Identity, a.log)

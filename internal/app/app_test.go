@@ -116,7 +116,7 @@ func (s *stage) start(change func(*config.Config)) *pod {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	a.fateLimit = patience
+	a.fateLimit, a.host = patience, "here"
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()

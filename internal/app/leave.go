@@ -3,7 +3,7 @@ package app
 import (
 	"context"
 	"errors"
-	"os"
+	"fmt"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -49,8 +49,11 @@ func (a *App) goneForGood(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.fateLimit)
 	defer cancel()
-	pod := PodName(a.o.Config.Group.InstanceID)
-	fate, err := k.Fate(ctx, pod)
+	var fate kube.Fate
+	pod, err := PodName(a.o.Config.Group.InstanceID, a.host)
+	if err == nil {
+		fate, err = k.Fate(ctx, pod)
+	}
 	fields := []zap.Field{zap.String("kubernetes_pod", pod), zap.Duration("took", time.Since(began))}
 	if err != nil {
 		a.log.Warn("whether the pod is started again is not known: it stays in its group, and its tasks lie idle for group.session_timeout if it is not",
@@ -61,14 +64,22 @@ func (a *App) goneForGood(ctx context.Context) bool {
 	return fate.Gone
 }
 
-// PodName is the pod's name in Kubernetes: the instance id, which is to be that
-// name, where a StatefulSet may have given it; else the host's.
-func PodName(instance string) string {
-	if _, _, err := kube.Ordinal(instance); err == nil {
-		return instance
+// errWhichPod: two names that a StatefulSet may have given, of which the pod has
+// one.
+var errWhichPod = errors.New("which pod this is cannot be told: make group.instance_id the pod's name")
+
+// PodName is the pod's name in Kubernetes, whose host has that name: the instance
+// id, which is to be the pod's name, where a StatefulSet may have given it; else
+// the host's. It fails where both may be a pod's and differ: there may be no pod
+// of the instance id's name, or it may be another one.
+func PodName(instance, host string) (string, error) {
+	if _, _, err := kube.Ordinal(instance); err != nil {
+		return host, nil
 	}
-	host, _ := os.Hostname()
-	return host
+	if _, _, err := kube.Ordinal(host); err == nil && host != instance {
+		return "", fmt.Errorf("group.instance_id is %s, the host's name %s: %w", instance, host, errWhichPod)
+	}
+	return instance, nil
 }
 
 // leave closes the group, as the last thing of the member: all is committed and

@@ -55,13 +55,9 @@ const threeReplicas = `{"kind":"StatefulSet","spec":{"replicas":3}}`
 func TestWhoLeaves(t *testing.T) {
 	inside, asked := apiServer(t, http.StatusOK, threeReplicas)
 	forbidden, _ := apiServer(t, http.StatusForbidden, `{}`)
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _, noOrdinal := kube.Ordinal(host)
 	for _, c := range []struct {
 		leave, instance string
+		host            string
 		kubernetes      kube.Options
 		want, asks      bool
 	}{
@@ -76,14 +72,14 @@ func TestWhoLeaves(t *testing.T) {
 		{leave: "auto", instance: "", kubernetes: inside, want: true},
 		{leave: "auto", instance: "joiner-3", kubernetes: forbidden},
 		{leave: "auto", instance: "joiner-3", kubernetes: kube.Options{Host: "127.0.0.1", Dir: t.TempDir()}},
-		{leave: "auto", instance: "no_ordinal", kubernetes: inside, asks: noOrdinal == nil},
+		{leave: "auto", instance: "no_ordinal", host: "vm", kubernetes: inside},
+		{leave: "auto", instance: "no_ordinal", host: "joiner-3", kubernetes: inside, want: true, asks: true},
+		{leave: "auto", instance: "joiner-3", host: "joiner-3", kubernetes: inside, want: true, asks: true},
+		{leave: "auto", instance: "joiner-3", host: "joiner-2", kubernetes: inside},
 	} {
-		if c.instance == "no_ordinal" && noOrdinal == nil {
-			continue // this machine's name looks like that of a pod
-		}
 		conf := config.Default()
 		conf.Group.Leave, conf.Group.InstanceID = c.leave, c.instance
-		a := &App{o: Options{Config: conf, Kubernetes: c.kubernetes}, log: zap.NewNop(), fateLimit: patience}
+		a := &App{o: Options{Config: conf, Kubernetes: c.kubernetes}, log: zap.NewNop(), fateLimit: patience, host: c.host}
 		before := asked.Load()
 		if got := a.leaves(t.Context()); got != c.want {
 			t.Errorf("%s of %q leaves: %t", c.leave, c.instance, got)

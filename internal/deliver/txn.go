@@ -146,9 +146,9 @@ type Transactor struct {
 	standing standing
 	// wait is why and since when the producer cannot be made anew; nil: it can.
 	wait atomic.Pointer[wait]
-	// doubtful: an attempt to make the producer came to no answer before one
-	// did. It may still be carried out, and then fences ourselves.
-	doubtful bool
+	// doubt is when an attempt to make the producer came to no answer before one
+	// did; zero: none has. It may still be carried out, and then fences ourselves.
+	doubt time.Time
 	// open is a transaction whose outcome nobody has told yet.
 	open *transaction
 	// refused is the generation that the group does not take any more, and since

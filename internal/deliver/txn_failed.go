@@ -68,8 +68,8 @@ func (t *Transactor) milder(what ending, x *transaction) ending {
 	case usurped:
 		// Whoever has the id may be this producer, made twice. Once that is tried,
 		// it is somebody else.
-		if t.doubtful {
-			t.doubtful = false
+		if !t.doubt.IsZero() {
+			t.doubt = time.Time{}
 			return undone
 		}
 	case undone, outdated, poisoned, unwritable, expired, undecided:

@@ -185,3 +185,43 @@ func TestManySmallOutputsDoNotWaitForTheInterval(t *testing.T) {
 		t.Error("as many outputs as fill a ledger wait for the interval")
 	}
 }
+
+// An attempt that nobody answered is not carried out for ever: once transactions
+// were committed for as long as one may last, whoever fences is somebody else.
+func TestTransactorDoubtsItselfForAWhile(t *testing.T) {
+	for name, test := range map[string]struct {
+		ago    time.Duration // that the attempt came to no answer
+		fenced bool
+	}{
+		"just now":    {time.Second, false},
+		"a while ago": {11 * time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newTransacting(t)
+			x.coord.next(onInit, trouble{err: sarama.ErrRequestTimedOut})
+			x.standing = fresh
+			if x.remake(context.Background()) {
+				t.Fatal("made without an answer")
+			}
+			for _, j := range x.tasks {
+				j.join(10, never)
+			}
+			x.doubt = time.Now().Add(-test.ago)
+			eventually(t, "a committed transaction", func() bool {
+				x.round(context.Background())
+				return x.is()[Committed] > 0
+			})
+			for _, j := range x.tasks {
+				j.join(20, never)
+			}
+			x.coord.next(onAddOffsets, trouble{err: sarama.ErrProducerFenced})
+			eventually(t, "the answer", func() bool {
+				x.round(context.Background())
+				return x.is()[Fenced] > 0 || x.is()[Aborted] > 0
+			})
+			if x.fencedNow != test.fenced {
+				t.Errorf("fenced %t, want %t: %v", x.fencedNow, test.fenced, x.is())
+			}
+		})
+	}
+}

@@ -181,7 +181,7 @@ func (t *Transactor) remake(ctx context.Context) bool {
 	t.wait.Store(&w)
 	p, err := t.o.Coordinator.Init(ctx)
 	if err != nil {
-		t.doubtful = true
+		t.doubt = time.Now()
 		t.wait.Store(&wait{since: w.since, err: err})
 		if ctx.Err() == nil || !errors.Is(ctx.Err(), context.Canceled) {
 			t.faults.Warn("producer", "the transactional producer cannot be made anew, trying again", zap.Error(err))
@@ -465,6 +465,9 @@ func (t *Transactor) offsets(x *transaction) map[string]map[int32]int64 {
 func (t *Transactor) committed(x *transaction) {
 	t.o.OnOutcome(Committed)
 	t.refused, t.failures, t.notBefore = Generation{}, 0, time.Time{}
+	if x.began.Sub(t.doubt) > t.o.Timeout {
+		t.doubt = time.Time{} // whatever was not answered then would have fenced this one
+	}
 	t.most = min(2*t.most, mostBytes)
 	for i := range x.shares {
 		t.settle(&x.shares[i])
