@@ -1,7 +1,14 @@
 package app
 
 import (
+	"errors"
+	"slices"
+
+	"github.com/IBM/sarama"
+
+	"joiner/internal/assign"
 	"joiner/internal/kafka"
+	"joiner/internal/member"
 	"joiner/internal/record"
 	"joiner/internal/stall"
 	"joiner/internal/status"
@@ -23,7 +30,7 @@ func (a *App) standing() status.Local {
 			Joins: a.joins(),
 			Hot:   a.hot(),
 		},
-		Strategy: a.o.Config.Group.Strategy, Topics: a.topics, Directory: s.Directory,
+		Strategy: a.o.Config.Group.Strategy, Topics: a.topics, Directory: goesBy(&s, a.o.Identity),
 	}
 	for _, t := range s.Tasks {
 		l.Part.Tasks = append(l.Part.Tasks, a.taskOf(t))
@@ -32,6 +39,28 @@ func (a *App) standing() status.Local {
 		l.Part.Tasks = append(l.Part.Tasks, a.starting(index, s.Owned))
 	}
 	return l
+}
+
+// goesBy is the directory that this pod goes by. One that has lost its
+// instance id to another process (KIP-345) owns nothing any more, and knows
+// nobody else's address for that name: its last directory calls it the owner.
+func goesBy(s *member.Status, self string) *assign.Directory {
+	if s.Directory == nil || !errors.Is(s.LastError, sarama.ErrFencedInstancedId) {
+		return s.Directory
+	}
+	d := *s.Directory
+	d.Members = slices.DeleteFunc(slices.Clone(d.Members), func(m assign.Member) bool { return m.ID == self })
+	d.Owners = make(map[string][]string, len(s.Directory.Owners))
+	for topic, owners := range s.Directory.Owners {
+		owners = slices.Clone(owners)
+		for p, owner := range owners {
+			if owner == self {
+				owners[p] = ""
+			}
+		}
+		d.Owners[topic] = owners
+	}
+	return &d
 }
 
 // address is where other pods ask this one.

@@ -6,9 +6,14 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
+
+	"joiner/internal/assign"
+	"joiner/internal/member"
 	"joiner/internal/status"
 )
 
@@ -206,4 +211,30 @@ func (p *pod) complaint(s *stage, members int) string {
 		}
 	}
 	return ""
+}
+
+// A pod that has lost its instance id does not call itself the owner of what its
+// last directory gave it.
+func TestFencedPodOwnsNothing(t *testing.T) {
+	d := &assign.Directory{
+		Generation: 7,
+		Members:    []assign.Member{{Identity: assign.Identity{ID: "u-0"}}, {Identity: assign.Identity{ID: "u-1"}}},
+		Owners:     map[string][]string{"notifications": {"u-1", "u-0", ""}},
+	}
+	s := member.Status{Directory: d}
+	if got := goesBy(&s, "u-0"); got != d {
+		t.Errorf("a pod that is well goes by %+v", got)
+	}
+	s.LastError = fmt.Errorf("session: %w", sarama.ErrFencedInstancedId)
+	got := goesBy(&s, "u-0")
+	if len(got.Members) != 1 || got.Members[0].ID != "u-1" || !slices.Equal(got.Owners["notifications"], []string{"u-1", "", ""}) {
+		t.Errorf("a fenced pod goes by %+v", got)
+	}
+	if len(d.Members) != 2 || d.Owners["notifications"][1] != "u-0" {
+		t.Errorf("the directory itself was changed: %+v", d)
+	}
+	s.Directory = nil
+	if goesBy(&s, "u-0") != nil {
+		t.Error("a directory out of nothing")
+	}
 }

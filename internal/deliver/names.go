@@ -3,8 +3,10 @@ package deliver
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/IBM/sarama"
+	"go.uber.org/zap"
 
 	"joiner/internal/record"
 )
@@ -124,6 +126,17 @@ func ErrorName(err error) string {
 		return errorName(code)
 	}
 	return err.Error()
+}
+
+// errorField is an error for the log, in which codes that sarama does not know
+// have Kafka's names instead of their numbers.
+func errorField(err error) zap.Field {
+	text := err.Error()
+	var code sarama.KError
+	if errors.As(err, &code) && strings.HasPrefix(code.Error(), "Unknown error,") {
+		text = strings.ReplaceAll(text, code.Error(), errorName(code))
+	}
+	return zap.String("error", text)
 }
 
 // verdict is what follows from a broker's answer for one batch.

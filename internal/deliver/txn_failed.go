@@ -141,7 +141,7 @@ func (t *Transactor) warn(x *transaction, what ending, err error) {
 	switch what {
 	case outdated:
 		t.log.Info("the group has moved on, a transaction goes out again in its next generation",
-			zap.Int32("generation", x.member.Generation), zap.Int("outputs", len(x.outputs)), zap.Error(err))
+			zap.Int32("generation", x.member.Generation), zap.Int("outputs", len(x.outputs)), errorField(err))
 		return
 	case undecided:
 		text = "it is not known whether a transaction was committed, looking at the group's offsets"
@@ -149,7 +149,7 @@ func (t *Transactor) warn(x *transaction, what ending, err error) {
 		text = "fenced: the tasks are given up and the group is joined again"
 	case undone, poisoned, unwritable, expired:
 	}
-	say("transaction "+causeOf(err), text, zap.Error(err), zap.String("group", x.member.Group),
+	say("transaction "+causeOf(err), text, errorField(err), zap.String("group", x.member.Group),
 		zap.Int32("generation", x.member.Generation), zap.String("member_id", x.member.MemberID),
 		zap.Int("outputs", len(x.outputs)), zap.Duration("after", time.Since(x.began)))
 }

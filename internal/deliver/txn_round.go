@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"joiner/internal/record"
 )
 
@@ -184,7 +182,7 @@ func (t *Transactor) remake(ctx context.Context) bool {
 		t.doubt = time.Now()
 		t.wait.Store(&wait{since: w.since, err: err})
 		if ctx.Err() == nil || !errors.Is(ctx.Err(), context.Canceled) {
-			t.faults.Warn("producer", "the transactional producer cannot be made anew, trying again", zap.Error(err))
+			t.faults.Warn("producer", "the transactional producer cannot be made anew, trying again", errorField(err))
 		}
 		return false
 	}

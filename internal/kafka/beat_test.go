@@ -103,3 +103,19 @@ func TestCallsWithoutEnd(t *testing.T) {
 		}
 	})
 }
+
+// A feed whose topic was made anew has nobody who reads it, until its task has
+// closed: that is no stall of the reading.
+func TestRemadeFeedHasNoWork(t *testing.T) {
+	told := 0
+	f := &Fetcher{made: time.Now(), asking: make(map[string]time.Time)}
+	f.o.Remade = func(string, int32, int64) { told++ }
+	fd := &Feed{partition: partition{"t", 3}, f: f}
+	if f.waits(fd) {
+		t.Error("a feed that nobody sees to waits for nobody")
+	}
+	fd.remade()
+	if !f.waits(fd) || told != 1 {
+		t.Errorf("waits %t, told %d times", f.waits(fd), told)
+	}
+}

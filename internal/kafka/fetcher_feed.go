@@ -32,6 +32,7 @@ type Feed struct {
 	leader atomic.Int32 // broker id as last looked up, or NoLeader
 
 	turns  atomic.Uint64 // how often its holder has looked after it
+	given  atomic.Bool   // back: nothing is read for it any more, whoever it is read for is to end
 	asking atomic.Int64  // since when its holder waits for the log's bounds, since Fetcher.made; 0: it does not
 
 	// The rest is its holder's, see Fetcher, and changes hands under
@@ -124,6 +125,7 @@ func (fd *Feed) remade() {
 	fd.mu.Lock()
 	defer fd.mu.Unlock()
 	if !fd.removed {
+		fd.given.Store(true)
 		fd.f.o.Remade(fd.topic, fd.id, fd.position)
 	}
 }

@@ -38,6 +38,9 @@ func (f *Fetcher) Pulses() (pulses []Pulse, ok bool) {
 
 // waits tells whether the feed's holder waits for a broker. f.mu is held.
 func (f *Fetcher) waits(fd *Feed) bool {
+	if fd.given.Load() {
+		return true // for its task, which is watched while it closes
+	}
 	if s := fd.source; s != nil {
 		began := s.called.Load()
 		return began != 0 && time.Since(f.made)-time.Duration(began) < callLimit
