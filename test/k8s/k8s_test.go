@@ -335,17 +335,18 @@ func (r *release) restart(pods []pod) (before, after float64) {
 	r.awaitBalanced(restarted)
 	after = r.generation(restarted)
 
-	longest := time.Duration(0)
+	var claims, prices time.Duration // the longest of each
 	for _, p := range restarted {
-		begins := r.said(p, "claim begins")
+		begins, restores := r.said(p, "claim begins"), r.said(p, "restored")
 		for _, stop := range l.said("stopping", from) {
-			if stop.pod == p.name() && len(begins) > 0 {
-				longest = max(longest, begins[0].Time().Sub(stop.Time()))
+			if stop.pod == p.name() && len(begins) > 0 && len(restores) > 0 {
+				claims = max(claims, begins[0].Time().Sub(stop.Time()))
+				prices = max(prices, restores[len(restores)-1].Time().Sub(stop.Time()))
 			}
 		}
 	}
 	result := load.end()
-	r.t.Logf("figure: rolling restart of %d pods in %v: generation %v -> %v, a pod was away for %v at most, alerts late by %s",
-		len(pods), took.Round(time.Second), before, after, longest.Round(time.Millisecond), result)
+	r.t.Logf("figure: rolling restart of %d pods in %v: generation %v -> %v, from its stop a pod took %v at most to its claims, %v to its prices, alerts late by %s",
+		len(pods), took.Round(time.Second), before, after, claims.Round(time.Millisecond), prices.Round(time.Millisecond), result)
 	return before, after
 }
