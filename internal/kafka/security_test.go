@@ -258,14 +258,18 @@ func (s *safe) refused(o Options, logs *observer.ObservedLogs, words ...string) 
 		}
 		connected <- c
 	}()
-	eventually(s.t, "a refusal", func() bool { return len(o.Access.Refusals()) > 0 })
+	const said = "could be reached, but not be talked to"
+	// It is remembered before it is logged.
+	eventually(s.t, "a refusal", func() bool {
+		return len(o.Access.Refusals()) > 0 && logs.FilterMessageSnippet(said).Len() > 0
+	})
 	reason := strings.Join(o.Access.Refusals(), "; ")
 	for _, w := range append(words, s.addrs[0]) {
 		if !strings.Contains(reason, w) {
 			s.t.Errorf("the reason is %q, want %q in it", reason, w)
 		}
 	}
-	lines := logs.FilterMessageSnippet("could be reached, but not be talked to").All()
+	lines := logs.FilterMessageSnippet(said).All()
 	if len(lines) == 0 || lines[0].Level != zapcore.ErrorLevel || lines[0].ContextMap()["broker"] != s.addrs[0] {
 		s.t.Errorf("logged %v", lines)
 	}
