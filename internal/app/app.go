@@ -155,7 +155,8 @@ func New(o Options) (*App, error) {
 	a.resumer.reset = func(index int32) { a.member.Reset(index) }
 	a.resumer.count = a.metrics.OffsetReset
 	a.member = member.New(member.Options{
-		Topics: a.topics, InstanceID: c.Group.InstanceID, SessionTimeout: c.Group.SessionTimeout,
+		Topics: a.topics, ID: o.Identity, InstanceID: c.Group.InstanceID, SessionTimeout: c.Group.SessionTimeout,
+		Handover: handover(c), Enforce: func() { a.clients.EnforceRebalance() },
 		NewTask: a.newTask, Begin: a.resumer.begin, Interrupt: a.interruptJoin,
 		Fetcher: func() member.Fetcher { return fetcher{a.fetcher} },
 		Metrics: &a.metrics.Group, Logger: a.log,
@@ -430,6 +431,17 @@ func (a *App) consume(ctx context.Context, s *stack) error {
 	}
 }
 
+// drain bounds what a closing task waits for its outputs, and then for its last
+// commit.
+func drain(c config.Config) time.Duration {
+	return min(c.Group.RebalanceTimeout/3, c.Shutdown.Timeout/2)
+}
+
+// handover is how long a partition may be without an owner where all is well: its
+// old owner drains and commits, and everybody hears of the next generation by a
+// heartbeat.
+func handover(c config.Config) time.Duration { return 2*drain(c) + 4*c.Group.HeartbeatInterval }
+
 // newTask makes the task of an index; the member calls it.
 func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *task.Task {
 	c := a.o.Config
@@ -454,7 +466,7 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 		},
 		Settle:   a.delivery.settle(),
 		Patience: c.Join.RemotePatience + c.Join.MaxIdle,
-		Drain:    min(c.Group.RebalanceTimeout/3, c.Shutdown.Timeout/2),
+		Drain:    drain(c),
 		Metrics:  a.metrics.Partition(index, halves),
 		Keys:     a.keys.Partition(index),
 		Logger:   a.log,

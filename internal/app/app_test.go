@@ -318,6 +318,66 @@ func TestMoveBringsPrices(t *testing.T) {
 	})
 }
 
+// A pod that comes costs two generations, in which the others give up what is its
+// own and it gets that, and one that goes costs one. Nobody asks for more.
+func TestGenerationsOfAScale(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	pods := []*pod{s.start(nil)}
+	pods[0].awaitReady()
+	generation := func() int32 { g, _ := pods[0].Member().Generation(); return g }
+	scaled := func(what string, before, want int32) {
+		t.Helper()
+		await(t, func() string {
+			n := 0
+			for _, p := range pods {
+				p.awaitReady()
+				n += len(p.Member().Status().Tasks)
+			}
+			if n != partitions {
+				return fmt.Sprintf("%s: %d tasks", what, n)
+			}
+			return ""
+		})
+		if n := generation() - before; n != want {
+			t.Errorf("%s: %d generations, want %d", what, n, want)
+		}
+		for _, p := range pods {
+			if n := p.Member().Asks(); n > 0 {
+				t.Errorf("%s: a pod has asked for a rebalance %d times", what, n)
+			}
+		}
+	}
+	before := generation()
+	pods = append(pods, s.start(nil))
+	scaled("1 to 2", before, 2)
+	before = generation()
+	pods = append(pods, s.start(nil))
+	scaled("2 to 3", before, 2)
+	before = generation()
+	if err := pods[2].stop(); err != nil {
+		t.Fatal(err)
+	}
+	pods = pods[:2]
+	await(t, func() string {
+		if generation() == before {
+			return "3 to 2: no generation yet"
+		}
+		return ""
+	})
+	scaled("3 to 2", before, 1)
+}
+
+// What a task may take to close lies within a handover.
+func TestHandoverCoversTheDrain(t *testing.T) {
+	conf := config.Default()
+	for _, rebalance := range []time.Duration{time.Second, 30 * time.Second, time.Hour} {
+		conf.Group.RebalanceTimeout = rebalance
+		if limit := 2*drain(conf) + conf.Group.HeartbeatInterval; handover(conf) < limit {
+			t.Errorf("group.rebalance_timeout %v: a handover may take %v, closing a task takes up to %v", rebalance, handover(conf), limit)
+		}
+	}
+}
+
 // More pods than partitions: the spare is ready, with nothing to do.
 func TestSpareIsReady(t *testing.T) {
 	s := newStage(t, allTopics()...)

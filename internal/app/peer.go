@@ -48,7 +48,7 @@ func (a *App) listenPeers(ctx context.Context, s *stack) error {
 	a.strats, err = assign.New(assign.Options{
 		Strategy: c.Group.Strategy, UpgradeFrom: c.Group.UpgradeFrom, Topics: a.topics[:],
 		Identity:     mine,
-		OnAssignment: a.assigned, OnJoin: a.member.Joining, Log: a.log,
+		OnAssignment: a.assigned, OnJoin: a.member.Joining, Asks: a.member.Asks, Log: a.log,
 	})
 	if err != nil {
 		return fmt.Errorf("group.strategy: %w", err)

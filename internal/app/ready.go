@@ -100,11 +100,14 @@ func (a *App) groupReasons(s member.Status) []string {
 		}
 		return []string{"the group has given no assignment yet"}
 	}
+	var reasons []string
+	if len(s.Coming) > 0 {
+		reasons = append(reasons, "partitions "+list(s.Coming)+" are being handed over to this pod, which has none yet")
+	}
 	d := s.Directory
 	if d == nil {
-		return nil // a foreign member leads, as it may during a rolling change
+		return reasons // a foreign member leads, as it may during a rolling change
 	}
-	var reasons []string
 	if d.Problem != "" {
 		reasons = append(reasons, d.Problem+": grow the smaller one")
 	}

@@ -89,3 +89,21 @@ func TestReasonsAreOneLineEach(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A pod that owns nothing and is about to get something is not ready until it has
+// it, or a rolling update would go on to the one that has it still.
+func TestReadyOnceHandedOver(t *testing.T) {
+	a := &App{topics: [record.Sides]string{"market-updates", "notifications"}}
+	d := &assign.Directory{}
+	for what, c := range map[string]struct {
+		s    member.Status
+		want []string
+	}{
+		"a spare":    {member.Status{Assigned: true, Directory: d}, nil},
+		"to get two": {member.Status{Assigned: true, Directory: d, Coming: []int32{4, 7}}, []string{"partitions 4, 7 are being handed over to this pod, which has none yet"}},
+	} {
+		if got := a.groupReasons(c.s); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", what, got, c.want)
+		}
+	}
+}

@@ -67,6 +67,11 @@ type Options struct {
 	// again; once a strategy of the list. It must return at once, as
 	// OnAssignment must. It may be nil.
 	OnJoin func()
+	// Asks is how often the process has asked for a rebalance by itself. The
+	// coordinator takes the join of a follower that says what it said before for
+	// a question about its assignment, so what it says has this number in it. It
+	// may be nil.
+	Asks func() uint64
 	// DirectoryBudget bounds what one generation's directories may take
 	// together, in bytes; 0 means DefaultDirectoryBudget. A leader whose
 	// directories would be larger leaves out member ids, then everything about
@@ -123,6 +128,10 @@ func New(opts Options) ([]sarama.BalanceStrategy, error) {
 		eager:    slices.ContainsFunc(names, func(n string) bool { return n != Copartition }),
 		inner:    make(map[string][]byte),
 		joining:  opts.OnJoin,
+		asks:     opts.Asks,
+	}
+	if mem.asks == nil {
+		mem.asks = func() uint64 { return 0 }
 	}
 	if mem.joining == nil {
 		mem.joining = func() {}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -924,5 +925,75 @@ func TestInherited(t *testing.T) {
 				t.Errorf("%s: started again, %s inherits: %t, it led: %t", strategy, p.memberID, again.last.Inherited, p == leader)
 			}
 		}
+	}
+}
+
+// Whoever an index is withheld for is named, and gets it. What a member says
+// differs where it asks.
+func TestMovingTo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g := newGroup(t, Copartition, false, pairCounts(rapid.Int32Range(1, 20).Draw(t, "partitions")))
+		for range rapid.IntRange(1, 5).Draw(t, "members") {
+			g.start(pair(), pair())
+		}
+		g.settle(first)
+		for range rapid.IntRange(1, 4).Draw(t, "more") {
+			g.start(pair(), pair())
+		}
+		g.generate(first(g.present()))
+		before := g.procs[0].last.Directory
+		if len(before.MovingTo) != len(before.Vacant(pair()...)) {
+			t.Fatalf("%v are vacant, for %v", before.Vacant(pair()...), before.MovingTo)
+		}
+		g.generate(first(g.present()))
+		after := g.procs[0].last.Directory
+		for index, id := range before.MovingTo {
+			if owner, _ := after.Owner(topicMarket, index); owner.ID != id {
+				t.Fatalf("index %d was for %s and is with %s", index, id, owner.ID)
+			}
+		}
+		if len(after.Vacant(pair()...)) > 0 || after.MovingTo != nil {
+			t.Fatalf("%v are vacant, for %v", after.Vacant(pair()...), after.MovingTo)
+		}
+	})
+}
+
+func TestMovingToRoundTrip(t *testing.T) {
+	r := exampleRoster()
+	r.moving = []move{{index: 1, to: 1}, {index: 9, to: 2}} // there are two members
+	got, err := decodeDirectory(r.data(42))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[int32]string{1: "id-2"}; !maps.Equal(got.directory.MovingTo, want) {
+		t.Errorf("moving to %v, want %v", got.directory.MovingTo, want)
+	}
+	if got := got.directory.Vacant(topicMarket, topicNotes); !slices.Equal(got, []int32{1}) {
+		t.Errorf("vacant: %v", got)
+	}
+}
+
+func TestAskingMakesADifference(t *testing.T) {
+	asks := uint64(0)
+	strategies, err := New(Options{Strategy: Copartition, Asks: func() uint64 { return asks }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := func() string {
+		data, err := strategies[0].(sarama.SubscriptionUserDataBalanceStrategy).SubscriptionUserData(pair())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := decodeUserData(data); err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	before := says()
+	if says() != before {
+		t.Error("a member that knows nothing new says something else")
+	}
+	if asks++; says() == before {
+		t.Error("a member that asks for a rebalance says what it said before")
 	}
 }

@@ -148,6 +148,11 @@ func (p *plan) roster(peers []peer) roster {
 	for _, topic := range p.unit.topics {
 		r.add(topic, p.codes(p.seen[topic]))
 	}
+	for i, moving := range p.moving {
+		if moving {
+			r.moving = append(r.moving, move{index: int32(i), to: p.target[i]})
+		}
+	}
 	for _, topic := range p.unit.uncovered {
 		codes := make([]uint32, p.seen[topic])
 		for i := range codes {

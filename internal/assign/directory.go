@@ -24,6 +24,9 @@ type Directory struct {
 	// Moving lists, by topic, the partitions without an owner because the old
 	// one has yet to let go: the next generation gives them to the new one.
 	Moving map[string][]int32
+	// MovingTo gives the ID of the member that each such index is for; nil where
+	// the leader is of a release that does not tell.
+	MovingTo map[int32]string
 	// Unowned lists, by topic, the partitions that nobody could own, because
 	// no member is subscribed to all that goes with them.
 	Unowned map[string][]int32
@@ -63,4 +66,18 @@ func (d *Directory) Member(id string) (Member, bool) {
 		return Member{}, false
 	}
 	return d.Members[i], true
+}
+
+// Vacant lists, ascending, the indices that are moving in any of the topics: the
+// next generation gives them to somebody, and there is one only if somebody asks
+// for it.
+func (d *Directory) Vacant(topics ...string) (indices []int32) {
+	if d == nil {
+		return nil
+	}
+	for _, topic := range topics {
+		indices = append(indices, d.Moving[topic]...)
+	}
+	slices.Sort(indices)
+	return slices.Compact(indices)
 }

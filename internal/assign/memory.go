@@ -13,7 +13,8 @@ import (
 // other generation. sarama may ask from the goroutine of one join while
 // another's is being given up, hence the lock.
 type memory struct {
-	joining func() // Options.OnJoin
+	joining func()        // Options.OnJoin
+	asks    func() uint64 // Options.Asks
 
 	identity Identity
 	joined   []string // ascending; empty: whatever is subscribed
@@ -37,6 +38,7 @@ func (m *memory) userData(strategy string, topics []string) userData {
 		eager:    m.eager,
 		joined:   m.unit(topics),
 		inner:    m.inner[strategy],
+		asks:     m.asks(),
 	}
 }
 

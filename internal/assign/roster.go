@@ -20,6 +20,7 @@ const (
 	tagLeader     = 7 // one above the leader's place among the members
 	tagInnerDown  = 8
 	tagEarlier    = 9 // former counts before the one that tagTopics has
+	tagMovingTo   = 10
 )
 
 // The fields of a member in a directory.
@@ -44,6 +45,7 @@ const (
 type roster struct {
 	members []Member
 	owners  []ownerList
+	moving  []move
 	counts  counts
 	problem string
 	leader  string // its ID
@@ -53,6 +55,10 @@ type roster struct {
 	generation int32
 	encoded    []byte
 }
+
+// move is an index that its owner has to let go first, and who it is for, by the
+// place among the members.
+type move struct{ index, to int32 }
 
 // ownerList gives the owners of topics whose partitions are owned alike, so
 // that a co-partitioned group writes them once.
@@ -129,6 +135,14 @@ func (r *roster) encode(generation int32, d detail) []byte {
 		}
 		b = wire.AppendField(b, tagOwners, body)
 	}
+	if len(r.moving) > 0 {
+		body := binary.AppendUvarint(nil, uint64(len(r.moving)))
+		for _, m := range r.moving {
+			body = binary.AppendUvarint(body, uint64(m.index))
+			body = binary.AppendUvarint(body, uint64(m.to))
+		}
+		b = wire.AppendField(b, tagMovingTo, body)
+	}
 	return b
 }
 
@@ -174,6 +188,7 @@ func decodeDirectory(data []byte) (received, error) {
 		r       received
 		d       = &r.directory
 		owners  []ownerList
+		moving  []move
 		leader  int32
 		earlier earlierCounts
 	)
@@ -199,6 +214,8 @@ func decodeDirectory(data []byte) (received, error) {
 			return err
 		case tagOwners:
 			owners = append(owners, readOwners(c))
+		case tagMovingTo:
+			moving = readMoving(c)
 		}
 		return nil
 	})
@@ -208,6 +225,7 @@ func decodeDirectory(data []byte) (received, error) {
 	if at := int(leader) - 1; at >= 0 && at < len(d.Members) {
 		d.Leader = d.Members[at].ID
 	}
+	d.fillMoving(moving)
 	if err := d.fill(owners); err != nil {
 		return received{}, err
 	}
@@ -244,6 +262,27 @@ func readOwners(c *wire.Cursor) ownerList {
 		o.codes = append(o.codes, uint32(c.Int32()))
 	}
 	return o
+}
+
+func readMoving(c *wire.Cursor) (moving []move) {
+	for range c.Length() {
+		moving = append(moving, move{index: c.Int32(), to: c.Int32()})
+	}
+	return moving
+}
+
+// fillMoving leaves out members that are not there. It refers to them by place,
+// so it comes before they are moved.
+func (d *Directory) fillMoving(moving []move) {
+	for _, m := range moving {
+		if int(m.to) >= len(d.Members) {
+			continue
+		}
+		if d.MovingTo == nil {
+			d.MovingTo = make(map[int32]string)
+		}
+		d.MovingTo[m.index] = d.Members[m.to].ID
+	}
 }
 
 // fill turns numbers into the owners' IDs, and orders the members.

@@ -18,6 +18,7 @@ const (
 	tagInner    = 8
 	tagTxn      = 9
 	tagBefore   = 10 // former counts before the one that tagCounts has
+	tagAsks     = 11 // nobody reads it
 )
 
 const flagEager = 1 << 0
@@ -37,6 +38,8 @@ type userData struct {
 	joined []string
 	// inner are the bytes of the strategy inside, under the wrapper.
 	inner []byte
+	// asks makes a difference where the member wants one: see Options.Asks.
+	asks uint64
 }
 
 // held are the indices that a member last had in whole.
@@ -70,6 +73,9 @@ func (u *userData) encode() []byte {
 	}
 	if len(u.joined) > 0 {
 		b = wire.AppendField(b, tagJoined, wire.AppendTexts(nil, u.joined))
+	}
+	if u.asks > 0 {
+		b = wire.AppendNumber(b, tagAsks, u.asks)
 	}
 	if len(u.inner) > 0 {
 		b = wire.AppendField(b, tagInner, u.inner)

@@ -381,3 +381,30 @@ func TestOnlyLeaderless(t *testing.T) {
 		}
 	}
 }
+
+// A rebalance that the member itself wants is one as any other: another
+// generation, and the claims go on.
+func TestEnforceRebalance(t *testing.T) {
+	k := anyCluster(t)
+	topic := k.topic(t, 3, nil)
+	c := k.connect(t, groupOptions)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	h, _, ended := consume(ctx, t, c, topic)
+	eventually(t, "the claims", func() bool { return h.started.Load() == 3 })
+	for range 3 {
+		before := h.generation(c).Generation
+		c.EnforceRebalance()
+		eventually(t, "another generation", func() bool { return h.generation(c).Generation == before+1 })
+	}
+	if h.setups.Load() != 1 || h.started.Load() != 3 || h.ended.Load() != 0 {
+		t.Errorf("%d sessions, %d claims, of which %d have ended", h.setups.Load(), h.started.Load(), h.ended.Load())
+	}
+	p := k.producer(t)
+	send(t, p, topic, 0, "a")
+	eventually(t, "a record", func() bool { return h.records.Load() == 1 })
+	cancel()
+	if err := finish(t, ended); err != nil {
+		t.Error(err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,6 +19,8 @@ import (
 // stopped for an hour and continued has its metadata refreshed as well.
 type lease struct {
 	now func() time.Time
+	// enforce is set while a rebalance is wanted: see Clients.EnforceRebalance.
+	enforce atomic.Bool
 
 	mu     sync.Mutex
 	proven time.Time // when the newest such request was sent; zero: none yet
@@ -90,7 +93,7 @@ func (w *watched) joining() bool {
 // before the bytes leave.
 func (w *watched) Write(b []byte) (int, error) {
 	sent := w.lease.now()
-	w.requests.feed(b, func(head []byte) { w.request(head, sent) })
+	w.requests.feed(b, func(head, _ []byte) { w.request(head, sent) })
 	return w.Conn.Write(b)
 }
 
@@ -118,6 +121,7 @@ const (
 	throttleSize    = 4
 	requestHead     = 8  // key, version, correlation id
 	responseHead    = 11 // correlation id, no tagged fields, throttle time, error code
+	errorSize       = 2
 	maxFrame        = 1 << 30
 	maxAsked        = 64 // more were never answered
 )
@@ -132,7 +136,10 @@ func (w *watched) request(head []byte, sent time.Time) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.joins = w.joins || key == keyJoinGroup
+	if key == keyJoinGroup {
+		w.joins = true
+		w.lease.enforce.Store(false) // whatever it was wanted for, here it begins
+	}
 	if len(w.asked) >= maxAsked {
 		clear(w.asked)
 	}
@@ -141,7 +148,9 @@ func (w *watched) request(head []byte, sent time.Time) {
 	}
 }
 
-func (w *watched) response(head []byte) {
+// response looks at the beginning of an answer, of which tail is what lies in the
+// reader's own bytes.
+func (w *watched) response(head, tail []byte) {
 	if len(head) < correlationSize {
 		return
 	}
@@ -158,30 +167,58 @@ func (w *watched) response(head []byte) {
 		w.joins = w.joins && a.key != keySyncGroup
 		if success {
 			w.lease.prove(a.sent)
+			w.enforce(a, head[correlationSize:], tail)
 		}
 	}
+}
+
+// enforce shows the reader a heartbeat's answer as one that tells of a
+// rebalance, where one is wanted. An error code that came in two pieces is left
+// as it is: the next heartbeat's will not.
+func (w *watched) enforce(a asked, body, tail []byte) {
+	if a.key != keyHeartbeat || len(body) != a.codeAt()+errorSize || len(tail) < errorSize {
+		return
+	}
+	code := tail[len(tail)-errorSize:]
+	if binary.BigEndian.Uint16(code) == 0 && w.lease.enforce.CompareAndSwap(true, false) {
+		binary.BigEndian.PutUint16(code, errRebalance)
+	}
+}
+
+// codeAt is where an answer has its error code, behind the correlation id.
+func (a asked) codeAt() (at int) {
+	throttle := int16(throttleSince)
+	if a.key == keyJoinGroup {
+		throttle = joinThrottleSince
+	}
+	if a.flexible() {
+		at++
+	}
+	if a.version >= throttle {
+		at += throttleSize
+	}
+	return at
+}
+
+// flexible tells whether the answer's header has tagged fields.
+func (a asked) flexible() bool {
+	if a.key == keyJoinGroup {
+		return a.version >= joinFlexibleSince
+	}
+	return a.version >= flexibleSince
 }
 
 // succeeded reads an answer's error code. A heartbeat that is told of a
 // rebalance counts as one.
 func (a asked) succeeded(body []byte) bool {
-	skip, throttle, flexible := 0, int16(throttleSince), int16(flexibleSince)
-	if a.key == keyJoinGroup {
-		throttle, flexible = joinThrottleSince, joinFlexibleSince
+	if a.flexible() && (len(body) == 0 || body[0] != 0) {
+		return false // tagged fields that nobody sends
 	}
-	if a.version >= flexible {
-		if len(body) == 0 || body[0] != 0 {
-			return false // tagged fields that nobody sends
-		}
-		skip++
-	}
-	if a.version >= throttle {
-		skip += throttleSize
-	}
-	if len(body) < skip+2 {
+	at := a.codeAt()
+	if len(body) < at+errorSize {
 		return false
 	}
-	code := int16(binary.BigEndian.Uint16(body[skip:]))
+	code := int16(binary.BigEndian.Uint16(body[at:]))
 	return code == 0 || a.key == keyHeartbeat && code == errRebalance
 }
 
@@ -197,8 +234,9 @@ type splitter struct {
 const lengthSize = 4
 
 // feed calls each with the beginning of every frame of which b brings the last
-// byte that is looked at.
-func (s *splitter) feed(b []byte, each func(head []byte)) {
+// byte that is looked at. tail is the part of b that the head ends with: what is
+// written there, the owner of b reads.
+func (s *splitter) feed(b []byte, each func(head, tail []byte)) {
 	for len(b) > 0 && !s.broken {
 		if s.left > 0 {
 			n := min(s.left, len(b))
@@ -213,6 +251,7 @@ func (s *splitter) feed(b []byte, each func(head []byte)) {
 		}
 		n := min(need-len(s.buf), len(b))
 		s.buf = append(s.buf, b[:n]...)
+		tail := b[:n:n]
 		b = b[n:]
 		switch {
 		case len(s.buf) < need:
@@ -223,7 +262,7 @@ func (s *splitter) feed(b []byte, each func(head []byte)) {
 				s.buf = s.buf[:0]
 			}
 		default:
-			each(s.buf[lengthSize:])
+			each(s.buf[lengthSize:], tail)
 			s.left = size - (need - lengthSize)
 			s.buf = s.buf[:0]
 		}
@@ -235,3 +274,12 @@ func (s *splitter) feed(b []byte, each func(head []byte)) {
 // group may have given this member's partitions to others. It is very long
 // before the first one.
 func (c *Clients) Silence() time.Duration { return c.lease.silence() }
+
+// EnforceRebalance has the member join its group again at its next heartbeat, as
+// Java's enforceRebalance does (KIP-568), which sarama does not have. Under a
+// cooperative strategy its claims go on meanwhile, else they end as in any
+// rebalance. What sarama is shown is what it would hear if somebody else had begun
+// one: the answer to a heartbeat. It is asked for once: a join that comes in
+// between serves as well. Whether the coordinator takes the join for the beginning
+// of a rebalance is for what the member says in it.
+func (c *Clients) EnforceRebalance() { c.lease.enforce.Store(true) }

@@ -131,7 +131,7 @@ func TestSplitterDoesNotCareForPieces(t *testing.T) {
 		var got []string
 		for len(stream) > 0 {
 			n := rapid.IntRange(1, len(stream)).Draw(t, "piece")
-			s.feed(stream[:n], func(head []byte) { got = append(got, string(head)) })
+			s.feed(stream[:n], func(head, _ []byte) { got = append(got, string(head)) })
 			stream = stream[n:]
 		}
 		if !slices.Equal(got, want) {
@@ -145,7 +145,7 @@ func FuzzLease(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, out, in []byte, cut int) {
 		w := newLease().watch(nil)
 		for _, piece := range [][]byte{out[:min(max(cut, 0), len(out))], out[min(max(cut, 0), len(out)):]} {
-			w.requests.feed(piece, func(head []byte) { w.request(head, time.Now()) })
+			w.requests.feed(piece, func(head, _ []byte) { w.request(head, time.Now()) })
 		}
 		w.responses.feed(in, w.response)
 	})
@@ -229,5 +229,68 @@ func TestNoConnectionIsReplacedUnderAJoin(t *testing.T) {
 				t.Error("not replaced after a join that was refused")
 			}
 		})
+	}
+}
+
+// A rebalance that is wanted is heard of once, in a heartbeat's good answer and in
+// nothing else, wherever the bytes are cut, and the session counts as alive.
+func TestEnforcedRebalance(t *testing.T) {
+	const ok, rebalance, unknown = 0, 27, 25
+	for _, c := range []struct {
+		name          string
+		key, version  int16
+		answer        []byte // up to the error code
+		after         []byte
+		code, want    byte
+		stillWanted   bool
+	}{
+		{name: "v0", key: 12, version: 0, want: rebalance},
+		{name: "v3", key: 12, version: 3, answer: make([]byte, 4), want: rebalance},
+		{name: "v4", key: 12, version: 4, answer: make([]byte, 5), after: []byte{0}, want: rebalance},
+		{name: "refused", key: 12, version: 4, answer: make([]byte, 5), after: []byte{0}, code: unknown, want: unknown, stillWanted: true},
+		{name: "a sync", key: 14, version: 3, answer: make([]byte, 4), after: []byte{0, 0, 0, 0}, want: ok, stillWanted: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newLease().watch(nil)
+			w.lease.enforce.Store(true)
+			w.requests.feed(requestFrame(c.key, c.version, 5), func(head, _ []byte) { w.request(head, time.Now()) })
+			answer := responseFrame(5, slices.Concat(c.answer, []byte{0, c.code}, c.after)...)
+			at := len(answer) - len(c.after) - 1
+			w.responses.feed(answer, w.response)
+			if answer[at-1] != 0 || answer[at] != c.want {
+				t.Errorf("the answer has error code %v, want %d", answer[at-1:at+1], c.want)
+			}
+			if got := w.lease.enforce.Load(); got != c.stillWanted {
+				t.Errorf("still wanted: %t", got)
+			}
+			if alive := w.lease.silence() < time.Hour; alive != (c.code == ok) {
+				t.Errorf("alive: %t", alive)
+			}
+		})
+	}
+}
+
+// An error code that comes in two pieces is left as it is, and the next heartbeat's
+// serves. A join that comes first serves, too.
+func TestEnforcedRebalanceWaits(t *testing.T) {
+	w := newLease().watch(nil)
+	w.lease.enforce.Store(true)
+	beat := func(cut int) []byte {
+		w.requests.feed(requestFrame(12, 0, 5), func(head, _ []byte) { w.request(head, time.Now()) })
+		answer := responseFrame(5, 0, 0)
+		w.responses.feed(answer[:cut], w.response)
+		w.responses.feed(answer[cut:], w.response)
+		return answer
+	}
+	if got := beat(9); got[8] != 0 || got[9] != 0 {
+		t.Errorf("half a code was written: %v", got)
+	}
+	if got := beat(4); got[9] != 27 {
+		t.Errorf("the next heartbeat's answer is %v", got)
+	}
+	w.lease.enforce.Store(true)
+	w.requests.feed(requestFrame(11, 5, 6), func(head, _ []byte) { w.request(head, time.Now()) })
+	if got := beat(4); got[9] != 0 {
+		t.Errorf("behind a join the answer is %v", got)
 	}
 }

@@ -58,6 +58,7 @@ type Status struct {
 	Session   Session
 	Owned     [record.Sides][]int32 // partitions of the last assignment, ascending
 	Starting  []int32               // owned indices whose task has not begun yet
+	Coming    []int32               // indices that a member which owns none gets next
 	Tasks     []task.Status         // ascending by index
 	Directory *assign.Directory     // nil before the first assignment, or where a foreign member leads
 	LastError error                 // of the last Consume; nil once an assignment came

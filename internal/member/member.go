@@ -25,6 +25,8 @@ import (
 // Options is what a member needs. Every field without a remark is required.
 type Options struct {
 	Topics [record.Sides]string
+	// ID is the member's stable identity, which directories know it by.
+	ID string
 	// InstanceID is that of a static member (KIP-345), empty for a dynamic one.
 	InstanceID string
 	// SessionTimeout is the group's.
@@ -37,8 +39,14 @@ type Options struct {
 	// Interrupt ends a JoinGroup under way, which nothing else can. It must
 	// not block: it is called from within a join, too.
 	Interrupt func()
-	Metrics   *metrics.Group
-	Logger    *zap.Logger
+	// Handover is how long an index may be without an owner on its way from one
+	// member to the next, where all is well; 0: nobody looks.
+	Handover time.Duration
+	// Enforce has the member join the group again at its next heartbeat, without
+	// ending the session. It must not block. Needed with Handover only.
+	Enforce func()
+	Metrics *metrics.Group
+	Logger  *zap.Logger
 }
 
 // Member runs one member of the group.
@@ -59,7 +67,9 @@ type Member struct {
 	lastID   string              // member id of the newest session
 	joinAt   time.Time           // when the rebalance under way began here
 	idleFrom map[int32]time.Time // indices that nobody runs because of a rebalance, since when
+	vacant   vacant
 	stopping bool
+	asks     atomic.Uint64
 	running  atomic.Bool        // Run has begun and is not to end yet
 	rejoin   context.CancelFunc // ends the session; nil before the first
 	stalled  func(index int32) bool
@@ -210,6 +220,7 @@ func (m *Member) stop() {
 	m.running.Store(false)
 	m.mu.Lock()
 	m.stopping = true
+	m.vacant.stop()
 	joining := m.session == nil || !m.joinAt.IsZero()
 	for _, e := range m.tasks {
 		e.task.Freeze()
@@ -255,6 +266,7 @@ func (m *Member) OnAssigned(a assign.Assignment) {
 		}
 	}
 	m.noteIdle()
+	m.noteVacant(a.Directory)
 	m.noteTaken(before)
 	m.count(before)
 	m.log.Info("assigned",
@@ -367,6 +379,7 @@ func (m *Member) sessionEnded(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.session = nil
+	m.vacant.stop()
 	m.assigned = false
 	m.gen = 0 // a group that is made anew counts from the start
 	before := m.claims
@@ -391,6 +404,7 @@ func (m *Member) Setup(s sarama.ConsumerGroupSession) error {
 	m.mu.Lock()
 	m.session = s
 	m.lastID = s.MemberID()
+	m.resumeVacant(s)
 	m.mu.Unlock()
 	m.log.Info("session begins", zap.String("member_id", s.MemberID()), zap.Int32("generation", s.GenerationID()))
 	return nil
@@ -674,6 +688,7 @@ func (m *Member) Status() Status {
 	}
 	if m.session != nil {
 		s.Session = m.standing()
+		s.Coming = m.coming()
 	}
 	var tasks []*task.Task
 	for _, index := range union(m.claims) {

@@ -232,6 +232,9 @@ func TestKafkaScale(t *testing.T) {
 		}
 		t.Logf("5 to 4: SIGTERM to exit: %v, target: inside shutdown.timeout, 25 s", time.Since(began).Round(time.Millisecond))
 	})
+	if n := said(s.all, vacantLine) + said(s.all, comesBackLine); n > 0 {
+		t.Errorf("pods asked %d times for a rebalance more", n)
+	}
 	if proof := s.finish(); proof.Doubled() > 0 {
 		// An orderly move waits for what is in flight and commits it.
 		t.Errorf("%d alerts are doubled by moves in order: %v", proof.Doubled(), proof.Copies)
