@@ -237,12 +237,12 @@ func TestNoConnectionIsReplacedUnderAJoin(t *testing.T) {
 func TestEnforcedRebalance(t *testing.T) {
 	const ok, rebalance, unknown = 0, 27, 25
 	for _, c := range []struct {
-		name          string
-		key, version  int16
-		answer        []byte // up to the error code
-		after         []byte
-		code, want    byte
-		stillWanted   bool
+		name         string
+		key, version int16
+		answer       []byte // up to the error code
+		after        []byte
+		code, want   byte
+		stillWanted  bool
 	}{
 		{name: "v0", key: 12, version: 0, want: rebalance},
 		{name: "v3", key: 12, version: 3, answer: make([]byte, 4), want: rebalance},

@@ -167,7 +167,7 @@ func TestNobodyAsksInARebalance(t *testing.T) {
 		"no session": func(v *vacancies) {
 			v.sessionEnded(nil)
 		},
-		"stop": func(v *vacancies) { v.Member.stop() },
+		"stop": func(v *vacancies) { v.stop() },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			v := watching(t, "b", "")

@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/IBM/sarama"
 )
 
 // What a pod says that asks for a rebalance by itself.
@@ -28,17 +26,18 @@ type handing struct {
 	symbols []string
 }
 
-// takeOutputs has the brokers take outputs, or refuse them.
-func (h *handing) takeOutputs(take bool) {
+// refuseOutputs leaves outputs without a topic to go to.
+func (h *handing) refuseOutputs() {
 	h.t.Helper()
-	replicas := "9" // more than there are
-	if take {
-		replicas = "1"
+	if err := h.Admin().DeleteTopic(h.Alerts); err != nil {
+		h.t.Fatal(err)
 	}
-	err := h.Admin().IncrementalAlterConfig(sarama.TopicResource, h.Alerts, map[string]sarama.IncrementalAlterConfigsEntry{
-		"min.insync.replicas": {Operation: sarama.IncrementalAlterConfigsOperationSet, Value: &replicas},
-	}, false)
-	if err != nil {
+}
+
+// takeOutputs lets outputs be written again.
+func (h *handing) takeOutputs() {
+	h.t.Helper()
+	if err := h.CreateTopic(h.Alerts, h.Partitions, nil); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -46,7 +45,7 @@ func (h *handing) takeOutputs(take bool) {
 // hold lets every task send an output that is not acknowledged.
 func (h *handing) hold(pods Pods) {
 	h.t.Helper()
-	h.takeOutputs(false)
+	h.refuseOutputs()
 	await(h.t, "every task to wait for an acknowledgement", func() error {
 		notes := make([]Record, len(h.symbols))
 		for i, symbol := range h.symbols {
@@ -150,7 +149,7 @@ func TestKafkaVacant(t *testing.T) {
 	for i := range 2 {
 		g.replace(i, g.static(fmt.Sprintf("joiner-%d", i), nil))
 	}
-	h.takeOutputs(true)
+	h.takeOutputs()
 	withheld := third.generation()
 	g.pods = append(g.pods, third)
 	g.pods.AwaitBalanced(partitions)
@@ -171,7 +170,7 @@ func TestKafkaVacant(t *testing.T) {
 	h.hold(Pods{owner})
 	next := h.between(func() *Proc { return h.Start(settings) }, Pods{owner})
 	owner.Signal(syscall.SIGSTOP)
-	h.takeOutputs(true)
+	h.takeOutputs()
 	stopped := time.Now()
 	Pods{next}.AwaitBalanced(partitions)
 	t.Logf("a member that stands still in a handover: all is owned, and ready, after %v; the session timeout is %s",
