@@ -163,7 +163,8 @@ func TestKafkaVacant(t *testing.T) {
 	proof := w.Prove()
 	t.Logf("%d notifications, %d alerts", proof.Notes, proof.Alerts)
 
-	h = &handing{World: w.Beside(), t: t, symbols: symbols}
+	h = &handing{World: NewWorldOn(t, w.Cluster, partitions, nil), t: t, symbols: symbols}
+	h.Seed(symbols)
 	settings["group.rebalance_timeout"] = "9s" // a third of it for the outputs, and for the commit; then the others ask
 	owner := h.Start(settings)
 	owner.WaitReady()
