@@ -23,7 +23,7 @@ ARG TARGETVARIANT
 ARG VERSION=0.1.0-dev
 ARG COMMIT=unknown
 RUN CGO_ENABLED=0 GOOS="${TARGETOS:-linux}" GOARCH="${TARGETARCH}" GOARM="${TARGETVARIANT#v}" \
-    go build -trimpath -buildvcs=false \
+    go build -trimpath -buildvcs=false -pgo cmd/joiner/cpu.pgo \
     -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}" \
     -o /out/joiner ./cmd/joiner
 # An empty directory, which is all that WORKDIR makes.

@@ -35,7 +35,7 @@ HELM_DOCS := $(JOINER_CACHE)/helm-docs-$(HELM_DOCS_VERSION)/helm-docs
 CYCLONEDX_VERSION := v1.10.0
 CYCLONEDX := $(JOINER_CACHE)/cyclonedx-gomod-$(CYCLONEDX_VERSION)/cyclonedx-gomod
 
-SCRIPTS := .ci/run test/install test/timed test/chart/render $(wildcard test/image/*) \
+SCRIPTS := .ci/run test/install test/timed test/bench/profile test/chart/render $(wildcard test/image/*) \
 	$(filter-out %.xml,$(wildcard test/kafka/*)) \
 	$(addprefix test/k8s/,lib.sh api build crds down dryrun env load run up node/regenerate)
 
@@ -82,6 +82,12 @@ test-chart-server: $(HELM) ## The Helm chart's objects, by a real API server tha
 test-k8s: $(HELM) ## The chart installed on a real Kubernetes of one node (root); RUN=TestK8s/Scaled AWAY=10m
 	@test/install cc java maven buildah
 	$(TIMED) env HELM=$(HELM) $(if $(AWAY),JOINER_K8S_AWAY=$(AWAY)) test/k8s/run $(if $(RUN),'$(RUN)')
+
+.PHONY: profile
+profile: ## Measure anew what the compiler optimises by (cmd/joiner/cpu.pgo), on a quiet machine
+	@test/install java maven curl
+	$(MAKE) build
+	$(TIMED) test/bench/profile $(PGO)
 
 .PHONY: chart-docs
 chart-docs: $(HELM_DOCS) ## Write the chart's README from its values
@@ -157,9 +163,14 @@ tidy-check: ## Whether go.mod and go.sum are what `go mod tidy` would write
 fmt: $(GOLANGCI) ## Format the Go code
 	$(TIMED) $(GOLANGCI) fmt ./...
 
+# What the joiner spends its time on when it catches up: the compiler optimises by
+# it. It is not called default.pgo, since tests, vet and the linter would then
+# compile everything once more.
+PGO := cmd/joiner/cpu.pgo
+
 .PHONY: build
 build: ## Build bin/joiner, static
-	$(TIMED) env CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/joiner ./cmd/joiner
+	$(TIMED) env CGO_ENABLED=0 go build -trimpath -pgo $(PGO) -ldflags '$(LDFLAGS)' -o bin/joiner ./cmd/joiner
 
 IMAGE ?= joiner:$(VERSION)
 

@@ -47,8 +47,8 @@ func bareContender(self string) contender {
 }
 
 // exactlyContender is the joiner in transactions, at its default interval.
-func exactlyContender(path string) contender {
-	c := joinerContender(path)
+func exactlyContender(path, profiles string) contender {
+	c := joinerContender(path, profiles)
 	plain := c.command
 	c.name, c.transactional = "exactly", true
 	c.command = func(t task) *exec.Cmd {
@@ -59,7 +59,9 @@ func exactlyContender(path string) contender {
 	return c
 }
 
-func joinerContender(path string) contender {
+// joinerContender is the joiner at path, which serves its profiles there where
+// that is not empty.
+func joinerContender(path, profiles string) contender {
 	return contender{name: "joiner", command: func(t task) *exec.Cmd {
 		cmd := exec.Command(path, "run")
 		cmd.Env = append(withoutJoiner(os.Environ()),
@@ -72,6 +74,7 @@ func joinerContender(path string) contender {
 			"JOINER_HTTP_LISTEN=127.0.0.1:0",
 			"JOINER_PEER_LISTEN=127.0.0.1:0",
 			"JOINER_LOG_LEVEL=warn",
+			"JOINER_HTTP_PPROF_LISTEN="+profiles,
 		)
 		return cmd
 	}}

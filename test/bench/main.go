@@ -68,6 +68,7 @@ func exit(err error) {
 // options of a whole measurement.
 type options struct {
 	joiner     string // path of the binary; empty measures the bare loop alone
+	profiles   string // where it serves its profiles; empty: nowhere
 	brokers    int
 	ticks      int // in the throughput part; a tenth as many notifications
 	rounds     int
@@ -88,6 +89,7 @@ func parse(args []string) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.joiner, "joiner", "", "the joiner's binary; without it the bare loop runs alone")
+	flags.StringVar(&o.profiles, "profiles", "", "address on which the joiner serves its profiles, for test/bench/profile")
 	flags.IntVar(&o.brokers, "brokers", 1, "brokers to start (where KAFKA_BROKERS names none)")
 	flags.IntVar(&o.ticks, "ticks", 3_000_000, "ticks of the throughput part, with a tenth as many notifications; 0 leaves it out")
 	flags.IntVar(&o.rounds, "rounds", 5, "rounds of the throughput part")
@@ -158,5 +160,5 @@ func contendersOf(opts options) ([]contender, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("finding the joiner: %w", err)
 	}
-	return append(contenders, joinerContender(path), exactlyContender(path)), nil
+	return append(contenders, joinerContender(path, opts.profiles), exactlyContender(path, opts.profiles)), nil
 }
