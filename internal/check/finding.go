@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -24,6 +25,8 @@ type Finding struct {
 	Subject string `json:"subject"` // a topic, a broker, the group, a key of the configuration
 	Message string `json:"message"`
 	Remedy  string `json:"remedy"` // empty for ok
+
+	missing string // the topic that does not exist, where that alone is why nothing could be looked at
 }
 
 // Report is what joiner check prints.
@@ -47,19 +50,22 @@ func reportOf(findings []Finding) Report {
 }
 
 // Text writes the report for people: a line a finding, and under it what to do.
+// The worst come last, where a terminal and Helm leave them in sight. What could
+// not be looked at since a topic does not exist is one line for the topic.
 func (r Report) Text(w io.Writer) error {
+	lines, skipped := r.lines()
 	// Remedies are kept out of the columns, which they would stretch.
 	var table strings.Builder
 	columns := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	for _, f := range r.Findings {
+	for _, f := range lines {
 		fmt.Fprintf(columns, "%s\t%s\t%s\t%s\n", f.Status, f.ID, f.Subject, f.Message)
 	}
 	if err := columns.Flush(); err != nil {
 		return err
 	}
-	lines := strings.SplitAfter(table.String(), "\n")
-	for i, f := range r.Findings {
-		if _, err := io.WriteString(w, lines[i]); err != nil {
+	rows := strings.SplitAfter(table.String(), "\n")
+	for i, f := range lines {
+		if _, err := io.WriteString(w, rows[i]); err != nil {
 			return err
 		}
 		if f.Remedy == "" {
@@ -69,8 +75,40 @@ func (r Report) Text(w io.Writer) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "%s, %s, %d ok\n", count(r.Failed, "failure"), count(r.Warned, "warning"), len(r.Findings)-r.Failed-r.Warned)
+	sum := fmt.Sprintf("%s, %s, %d ok", count(r.Failed, "failure"), count(r.Warned-skipped, "warning"), len(r.Findings)-r.Failed-r.Warned)
+	if skipped > 0 {
+		sum += fmt.Sprintf(", %d skipped", skipped)
+	}
+	_, err := fmt.Fprintln(w, sum)
 	return err
+}
+
+// skip is how Text names a check that a missing topic makes impossible. The
+// object has it as a warning, as it has what a missing right hides.
+const skip Status = "skipped"
+
+// lines are the findings as Text has them; skipped are how many of them are in
+// the lines of topics that do not exist.
+func (r Report) lines() (lines []Finding, skipped int) {
+	at := make(map[string]int) // by the missing topic
+	for _, f := range r.Findings {
+		if f.missing == "" {
+			lines = append(lines, f)
+			continue
+		}
+		skipped++
+		i, begun := at[f.missing]
+		switch {
+		case !begun:
+			at[f.missing] = len(lines)
+			lines = append(lines, Finding{ID: "(missing)", Status: skip, Subject: f.missing, Message: "does not exist, so nothing was looked at for " + f.ID})
+		case !strings.HasSuffix(lines[i].Message, " "+f.ID):
+			lines[i].Message += ", " + f.ID
+		}
+	}
+	weight := map[Status]int{OK: 0, skip: 1, Warning: 2, Failure: 3}
+	slices.SortStableFunc(lines, func(a, b Finding) int { return weight[a.Status] - weight[b.Status] })
+	return lines, skipped
 }
 
 // count names a number of things, in words that end in s where there are

@@ -136,6 +136,14 @@ func denied(err error) bool {
 
 func topicNamed(name string) string { return "topic " + name }
 
+// follows is the finding where nothing can be looked at since the topic does not
+// exist, which is a finding of its own elsewhere.
+func follows(subject, topic string) Finding {
+	f := warn(subject, missingRemedy, "could not be looked at: the topic does not exist")
+	f.missing = topic
+	return f
+}
+
 const missingRemedy = "see input_topics and output_topics"
 
 // layout returns the topic's layout, or the finding that it cannot be had.
@@ -151,7 +159,7 @@ func (j *judgement) layout(topic string) (kafka.Layout, *Finding) {
 	case l.Err != nil:
 		hidden = unseen(topic, "Describe", topicNamed(topic), l.Err)
 	case !l.Exists():
-		hidden = warn(topic, missingRemedy, "could not be looked at: the topic does not exist")
+		hidden = follows(topic, topic)
 	default:
 		return l, nil
 	}

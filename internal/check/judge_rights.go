@@ -90,7 +90,7 @@ func (j *judgement) rightToCreate(topic string) Finding {
 	err, tried := j.facts.Creatable[topic]
 	switch {
 	case !tried:
-		return warn(on, missingRemedy, "could not be looked at: the topic does not exist")
+		return follows(on, topic)
 	case denied(err):
 		return fail(on, grant("Create", on), "Create is missing, and topics.create is to make this topic")
 	case err != nil:

@@ -3,13 +3,17 @@ package check
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"joiner/internal/kafka"
 )
 
 // The list in docs/check.md and the one in the code are the same, in the same
@@ -66,6 +70,49 @@ failure  input_topics  market-updates  does not exist
 		`{"id":"input_topics","status":"failure","subject":"market-updates","message":"does not exist","remedy":"create it"}],"failed":1,"warned":1}`
 	if string(object) != wantObject {
 		t.Errorf("got %s", object)
+	}
+}
+
+// The four lines that matter are the last ones of a cluster without topics; what
+// follows from them is a line a topic, and a warning of its own in the object.
+func TestReportWithoutTopics(t *testing.T) {
+	o, f := healthyOptions(t), healthyFacts()
+	for _, topic := range []string{marketTopic, noteTopic, alertTopic, deadTopic} {
+		f.Layouts[topic] = kafka.Layout{Topic: kafka.Topic{Name: topic}}
+	}
+	r := reportOf(judge(o, f))
+	var text bytes.Buffer
+	if err := r.Text(&text); err != nil {
+		t.Fatal(err)
+	}
+	var status []string
+	for line := range strings.Lines(text.String()) {
+		if !strings.HasPrefix(line, " ") {
+			status = append(status, strings.Fields(line)[0])
+		}
+	}
+	status = status[:len(status)-1] // the sum
+	if got := slices.Compact(slices.DeleteFunc(slices.Clone(status), func(s string) bool { return s == "ok" })); !slices.Equal(got, []string{"skipped", "failure"}) {
+		t.Errorf("the worst are not last: %q\n%s", got, text.String())
+	}
+	many := func(what string) (n int) {
+		for _, s := range status {
+			if s == what {
+				n++
+			}
+		}
+		return n
+	}
+	if many("skipped") != 4 || many("failure") != 4 || r.Failed != 4 {
+		t.Errorf("%d skipped, %d failures, %d failed; want 4 of each\n%s", many("skipped"), many("failure"), r.Failed, text.String())
+	}
+	for _, id := range []string{"replication", "retention", "market_cleanup", "key_placement", "message_size", "rights"} {
+		if !strings.Contains(text.String(), " "+id+",") && !strings.Contains(text.String(), " "+id+"\n") {
+			t.Errorf("%s is not said to have been skipped\n%s", id, text.String())
+		}
+	}
+	if sum := fmt.Sprintf("4 failures, 0 warnings, %d ok, %d skipped\n", many("ok"), r.Warned); !strings.HasSuffix(text.String(), sum) {
+		t.Errorf("does not end with %q\n%s", sum, text.String())
 	}
 }
 
