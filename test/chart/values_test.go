@@ -42,9 +42,9 @@ func TestRefused(t *testing.T) {
 		{"keda: {enabled: true, minReplicas: 0}", "/keda/minReplicas"},
 		{"livenessProbe: {path: /}", "'path'"},
 
-		{"config: {kafka: {sasl: {password: geheim}}}", "/config/kafka/sasl/password"},
-		{"config: {kafka: {sasl: {client_secret: geheim}}}", "/config/kafka/sasl/client_secret"},
-		{"config: {peer: {token: geheim}}", "/config/peer/token"},
+		{"config: {kafka: {sasl: {password: geheim}}}", "config.kafka.sasl.password: secrets have no place in values, which Helm keeps: put it into a Secret of yours, and name that by kafka.sasl.existingSecret"},
+		{"config: {kafka: {sasl: {client_secret: geheim}}}", "config.kafka.sasl.client_secret: secrets have no place in values, which Helm keeps: put it into a Secret of yours, and name that by kafka.sasl.existingSecret"},
+		{"config: {peer: {token: geheim}}", "name that by peer.existingSecret and peer.tokenKey"},
 		{"config: {topcis: {}}", "'topcis'"},
 		{"config: {topics: {market: ticks}}", "'market'"},
 		{"config: {shutdown: {timeout: 25}}", "/config/shutdown/timeout"},
@@ -178,6 +178,8 @@ func TestRefused(t *testing.T) {
 		{"extraEnv: [{name: JOINER_DELIVERY_LINGER, value: -1s}]", "config.delivery.linger"},
 		{"extraEnv: [{name: JOINER_STATE_DIR, value: /etc}]", "config.state.dir"},
 		{"extraEnv: [{name: A, value: a}, {name: A, value: b}]", "twice"},
+		{"extraEnv: [{name: JOINER_GRUOP_ID, value: a}]", "JOINER_GRUOP_ID names no key"},
+		{"extraEnv: [{name: JOINER_TOPICS, value: a}]", "JOINER_TOPICS names no key"},
 		{"extraEnv: [{name: POD_NAME, value: a}]", "POD_NAME"},
 		{"config: {peer: {advertise: 'foo:8081'}}", "config.peer.advertise"},
 		{"config: {peer: {advertise: '$(POD_IP):8081'}}", "config.peer.advertise"},
@@ -218,6 +220,7 @@ func TestTaken(t *testing.T) {
 		"{terminationGracePeriodSeconds: 60, extraEnv: [{name: JOINER_SHUTDOWN_TIMEOUT, valueFrom: {configMapKeyRef: {name: a, key: b}}}]}",
 		"{config: {delivery: {linger: -1s}}, extraEnv: [{name: JOINER_DELIVERY_LINGER, value: 1s}]}",
 		"config: {peer: {advertise: '$(POD_NAME).example.com:8081'}}",
+		"extraEnv: [{name: JOINER_SERVICE_HOST, value: ''}, {name: JOINER_DB_PORT_5432_TCP_ADDR, value: a}, {name: JOINERS, value: a}]",
 		"extraEnv: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}, {name: JOINER_PEER_ADVERTISE, value: '$(POD_IP):8081'}]",
 	} {
 		t.Run(values, func(t *testing.T) {
@@ -640,6 +643,10 @@ func TestSchemaKnowsEveryKey(t *testing.T) {
 	if diff := cmp.Diff(keysOf("", defaultConfig(t)), schema.Properties["config"].keys("")); diff != "" {
 		t.Errorf("values.schema.json and joiner's keys differ (-joiner +schema):\n%s", diff)
 	}
+	listed := regexp.MustCompile(`(?s)define "joiner\.keys" -}}(.*?){{-`).FindStringSubmatch(read(t, filepath.Join(chartDir, "templates/_validate.tpl")))
+	if diff := cmp.Diff(keysOf("", defaultConfig(t)), strings.Fields(listed[1])); diff != "" {
+		t.Errorf("joiner.keys of the templates and joiner's keys differ (-joiner +templates):\n%s", diff)
+	}
 	values := asMap(t, read(t, filepath.Join(chartDir, "values.yaml")))
 	top := slices.Sorted(maps.Keys(schema.Properties))
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(values)), top); diff != "" {
@@ -785,6 +792,26 @@ func TestNotes(t *testing.T) {
 		if got := strings.Contains(upgraded, "WARNING: somebody had made them 6 replicas, and replicaCount makes them 3 now."); got != warns || !strings.Contains(upgraded, "helm rollback prices --namespace market") {
 			t.Errorf("six pods, and an upgrade with %s warns: %t\n%s", args, got, upgraded)
 		}
+	}
+	wasStatic := strings.Replace(set(3, hasReplicas), `"spec":{`, `"spec":{"template":{"spec":{"volumes":[{"name":"config"},{"name":"kubernetes"}]}},`, 1)
+	for args, warns := range map[string]bool{"staticMembership=false": true, "staticMembership=true": false} {
+		upgraded := notes("--set", args, "--is-upgrade", "--dry-run=server", "--kubeconfig", live(t, wasStatic))
+		if got := strings.Contains(upgraded, "WARNING: the pods that stop now are static members"); got != warns {
+			t.Errorf("static members that ask Kubernetes, and an upgrade with %s warns: %t\n%s", args, got, upgraded)
+		}
+	}
+	for args, pod := range map[string]string{"replicaCount=3": "prices-joiner-2", "replicaCount=0": "prices-joiner-0", "replicaCount=null": "prices-joiner-5"} {
+		upgraded := notes("--set", args, "--is-upgrade", "--dry-run=server", "--kubeconfig", live(t, set(6, hasReplicas)))
+		if !strings.Contains(upgraded, "describe pod "+pod+"\n") || strings.Contains(upgraded, "WARNING: the pods that stop") {
+			t.Errorf("the pod that a rollout with %s replaces first is %s:\n%s", args, pod, upgraded)
+		}
+	}
+	const linked = "no address: set prometheusRule.runbookBase"
+	if alerts := notes("--set", "prometheusRule.enabled=true"); !strings.Contains(alerts, linked) {
+		t.Errorf("alerts that link to nowhere:\n%s", alerts)
+	}
+	if alerts := notes("--set", "prometheusRule.enabled=true,prometheusRule.runbookBase=https://example.com/book"); strings.Contains(alerts, linked) {
+		t.Errorf("alerts that link to the runbook:\n%s", alerts)
 	}
 	asked := notes("--set", "replicaCount=4", "--is-upgrade", "--dry-run=server", "--kubeconfig", live(t, set(2, hasReplicas)))
 	if strings.Contains(asked, "WARNING: somebody") {

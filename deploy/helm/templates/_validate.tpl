@@ -3,6 +3,7 @@ What the schema cannot say, or not in words that help: values that contradict
 each other. Rendering stops at the first.
 */}}
 {{- define "joiner.validate" -}}
+{{- include "joiner.validate.secrets" . -}}
 {{- include "joiner.validate.names" . -}}
 {{- include "joiner.validate.env" . -}}
 {{- include "joiner.validate.scaling" . -}}
@@ -21,6 +22,15 @@ each other. Rendering stops at the first.
 {{- fail "serviceMonitor.enabled and podMonitor.enabled: choose one, or every pod is scraped and counted twice" -}}
 {{- end -}}
 {{- include "joiner.validate.budget" . -}}
+{{- end -}}
+
+{{/* The schema would say of them how long they may be. No message holds one. */}}
+{{- define "joiner.validate.secrets" -}}
+{{- range $path, $named := dict "kafka.sasl.password" "kafka.sasl.existingSecret" "kafka.sasl.client_secret" "kafka.sasl.existingSecret" "peer.token" "peer.existingSecret and peer.tokenKey" -}}
+{{- if include "joiner.config.own" (dict "root" $ "path" $path) -}}
+{{- fail (printf "config.%s: secrets have no place in values, which Helm keeps: put it into a Secret of yours, and name that by %s" $path $named) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* No budget blocks every drain: whoever wants that can make one by hand, and sees it. */}}
@@ -427,7 +437,41 @@ One duration with joiner's default: (dict "root" $ "config" CONFIG "path" PATH
 {{- end -}}
 {{- end -}}
 
+{{/* Every key of the configuration; a test compares the list with joiner's own. */}}
+{{- define "joiner.keys" -}}
+delivery.commit_interval delivery.compression delivery.guarantee delivery.linger delivery.max_message_bytes
+delivery.transactional_id_prefix group.heartbeat_interval group.id group.instance_id group.leave
+group.rebalance_timeout group.session_timeout group.stall_timeout group.strategy group.upgrade_from
+http.listen http.pprof_listen join.history join.max_idle join.max_waiting join.on_miss join.on_unavailable
+join.remote_lookup join.remote_patience join.remote_timeout join.wait kafka.brokers kafka.client_id
+kafka.isolation_level kafka.metadata_refresh kafka.rack kafka.sasl.client_id kafka.sasl.client_secret
+kafka.sasl.client_secret_file kafka.sasl.mechanism kafka.sasl.password kafka.sasl.password_file
+kafka.sasl.scopes kafka.sasl.token_url kafka.sasl.username kafka.tls.ca_file kafka.tls.cert_file
+kafka.tls.enabled kafka.tls.insecure_skip_verify kafka.tls.key_file kafka.tls.server_name kafka.version
+log.format log.level market.event_time market.event_time_unit market.price market.symbol
+notification.event_time notification.event_time_unit notification.start notification.symbol peer.advertise
+peer.allowed_names peer.listen peer.tls.ca_file peer.tls.cert_file peer.tls.client_auth peer.tls.enabled
+peer.tls.key_file peer.token peer.token_file shutdown.timeout state.checkpoint_interval state.dir
+topics.create topics.dead_letters topics.enriched_alerts topics.market_updates
+topics.market_updates_partitioner topics.notifications topics.notifications_partitioner topics.partitioner
+topics.replication_factor topics.reserved
+{{- end -}}
+
+{{/*
+A variable that is misspelled would be ignored, but for a line in the log.
+Variables that Kubernetes makes of a Service named joiner are nobody's mistake.
+*/}}
+{{- define "joiner.validate.envNames" -}}
+{{- $known := regexSplit "\\s+" (include "joiner.keys" . | replace "." "_" | upper) -1 -}}
+{{- range include "joiner.extraEnvNames" . | fromJsonArray -}}
+{{- if and (hasPrefix "JOINER_" .) (not (has (trimPrefix "JOINER_" .) $known)) (not (regexMatch "_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$" .)) -}}
+{{- fail (printf "extraEnv: %s names no key of the configuration, and joiner would ignore it: JOINER_ and the key's path in capitals, such as JOINER_KAFKA_RACK for config.kafka.rack" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "joiner.validate.env" -}}
+{{- include "joiner.validate.envNames" . -}}
 {{- $names := include "joiner.extraEnvNames" . | fromJsonArray -}}
 {{- if ne (len $names) (len (uniq $names)) -}}
 {{- fail "extraEnv: a name is there twice, and only the last of them counts" -}}
