@@ -175,6 +175,8 @@ func (f *checker) certificate(section, cert, key string) {
 
 func (f *checker) sasl() {
 	s := f.config.Kafka.SASL
+	f.oneLine("kafka.sasl.username", s.Username)
+	f.oneLine("kafka.sasl.client_id", s.ClientID)
 	switch s.Mechanism {
 	case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
 		f.wanted("kafka.sasl.username", s.Username == "", s.Mechanism)
@@ -183,6 +185,15 @@ func (f *checker) sasl() {
 		f.wanted("kafka.sasl.token_url", s.TokenURL == "", s.Mechanism)
 		f.wanted("kafka.sasl.client_id", s.ClientID == "", s.Mechanism)
 		f.wanted("kafka.sasl.client_secret_file", s.ClientSecret == "" && s.ClientSecretFile == "", s.Mechanism)
+	}
+}
+
+// oneLine: a name that comes out of a file by way of the environment keeps the
+// line end that a secret's file may have, and brokers say no more than that they
+// do not know the user.
+func (f *checker) oneLine(key, name string) {
+	if strings.ContainsAny(name, "\r\n") {
+		f.add(key, "has a line end in it", "take it out: of a Secret or file, the whole text counts (printf rather than echo)")
 	}
 }
 
