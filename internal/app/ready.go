@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/IBM/sarama"
 
@@ -39,6 +40,7 @@ func (a *App) Ready() server.Readiness {
 		r.Reasons = append(r.Reasons, waits)
 	}
 	r.Notes = append(a.keys.Notes(), directoryNotes(s)...)
+	r.Notes = append(r.Notes, vacantNotes(s)...)
 	if a.checkpoints != nil {
 		r.Notes = append(r.Notes, a.checkpoints.Notes()...)
 	}
@@ -112,6 +114,15 @@ func (a *App) groupReasons(s member.Status) []string {
 		reasons = append(reasons, d.Problem+": grow the smaller one")
 	}
 	return append(reasons, unowned(d.Unowned)...)
+}
+
+// vacantNotes says which partitions nobody lets go.
+func vacantNotes(s member.Status) []string {
+	if len(s.Vacant) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("partitions %s have had no owner since %s: their old one has not let them go, and another rebalance is asked for",
+		list(s.Vacant), s.VacantSince.UTC().Format(time.RFC3339))}
 }
 
 // directoryNotes says why nobody can be asked for prices of other pods.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"joiner/internal/assign"
 	"joiner/internal/member"
@@ -105,5 +106,16 @@ func TestReadyOnceHandedOver(t *testing.T) {
 		if got := a.groupReasons(c.s); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
 		}
+	}
+}
+
+func TestVacantNotes(t *testing.T) {
+	if got := vacantNotes(member.Status{}); got != nil {
+		t.Errorf("nothing is vacant: %q", got)
+	}
+	got := vacantNotes(member.Status{Vacant: []int32{2, 5}, VacantSince: time.Unix(0, 0)})
+	want := "partitions 2, 5 have had no owner since 1970-01-01T00:00:00Z: their old one has not let them go, and another rebalance is asked for"
+	if len(got) != 1 || got[0] != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -10,6 +10,7 @@ package member
 
 import (
 	"context"
+	"time"
 
 	"joiner/internal/assign"
 	"joiner/internal/kafka"
@@ -54,12 +55,14 @@ type Session struct {
 
 // Status is a snapshot of the member for readiness and metrics.
 type Status struct {
-	Assigned  bool // an assignment came, and its session has not ended
-	Session   Session
-	Owned     [record.Sides][]int32 // partitions of the last assignment, ascending
-	Starting  []int32               // owned indices whose task has not begun yet
-	Coming    []int32               // indices that a member which owns none gets next
-	Tasks     []task.Status         // ascending by index
-	Directory *assign.Directory     // nil before the first assignment, or where a foreign member leads
-	LastError error                 // of the last Consume; nil once an assignment came
+	Assigned    bool // an assignment came, and its session has not ended
+	Session     Session
+	Owned       [record.Sides][]int32 // partitions of the last assignment, ascending
+	Starting    []int32               // owned indices whose task has not begun yet
+	Coming      []int32               // indices that a member which owns none gets next
+	Vacant      []int32               // indices without an owner for longer than a handover takes, ascending
+	VacantSince time.Time             // of the first of them
+	Tasks       []task.Status         // ascending by index
+	Directory   *assign.Directory     // nil before the first assignment, or where a foreign member leads
+	LastError   error                 // of the last Consume; nil once an assignment came
 }

@@ -689,6 +689,7 @@ func (m *Member) Status() Status {
 	if m.session != nil {
 		s.Session = m.standing()
 		s.Coming = m.coming()
+		s.Vacant, s.VacantSince = m.overdue()
 	}
 	var tasks []*task.Task
 	for _, index := range union(m.claims) {

@@ -172,6 +172,21 @@ func (v *vacant) oldest() (from time.Time) {
 	return from
 }
 
+// overdue lists, ascending, the indices that have been vacant for longer than a
+// handover takes, and since when the first of them. Called with mu held.
+func (m *Member) overdue() (indices []int32, since time.Time) {
+	from := m.vacant.oldest()
+	if m.o.Handover <= 0 || from.IsZero() || time.Since(from) < m.o.Handover {
+		return nil, time.Time{}
+	}
+	for _, index := range m.vacant.indices() {
+		if time.Since(m.vacant.since[index]) >= m.o.Handover {
+			indices = append(indices, index)
+		}
+	}
+	return indices, from
+}
+
 // coming lists, ascending, what the next generation gives to a member that has
 // nothing. Called with mu held.
 func (m *Member) coming() (indices []int32) {

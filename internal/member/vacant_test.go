@@ -238,6 +238,29 @@ func TestComing(t *testing.T) {
 	}
 }
 
+// What has been vacant for longer than a handover takes is told, with the moment
+// since when, over generations that do not help.
+func TestOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := watching(t, "c", "")
+		v.take(v.moving(4))
+		v.enter(t, "c-1")
+		time.Sleep(inOrder - time.Second)
+		if got := v.Status(); got.Vacant != nil || !got.VacantSince.IsZero() {
+			t.Errorf("in order: %v since %v", got.Vacant, got.VacantSince)
+		}
+		v.take(v.moving(4, 7))
+		time.Sleep(time.Second)
+		if got := v.Status(); !slices.Equal(got.Vacant, []int32{4}) || !got.VacantSince.Equal(v.began) {
+			t.Errorf("overdue: %v since %v", got.Vacant, got.VacantSince)
+		}
+		v.take(v.moving(), 4)
+		if got := v.Status(); got.Vacant != nil {
+			t.Errorf("handed over: %v since %v", got.Vacant, got.VacantSince)
+		}
+	})
+}
+
 // Every member has a rank of its own, and those that an index is for come first.
 func TestRanks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
