@@ -38,11 +38,12 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
+// TestReport: the text has the worst last, the object keeps the order of the ids.
 func TestReport(t *testing.T) {
 	r := reportOf([]Finding{
+		{ID: "input_topics", Status: Failure, Subject: "market-updates", Message: "does not exist", Remedy: "create it"},
 		{ID: "config", Status: OK, Subject: "configuration", Message: "valid"},
 		{ID: "hot_keys", Status: Warning, Subject: "notifications", Message: "hot", Remedy: "split it"},
-		{ID: "input_topics", Status: Failure, Subject: "market-updates", Message: "does not exist", Remedy: "create it"},
 	})
 	if r.Failed != 1 || r.Warned != 1 {
 		t.Errorf("failed %d, warned %d", r.Failed, r.Warned)
@@ -65,9 +66,9 @@ failure  input_topics  market-updates  does not exist
 	if err != nil {
 		t.Fatal(err)
 	}
-	const wantObject = `{"findings":[{"id":"config","status":"ok","subject":"configuration","message":"valid","remedy":""},` +
-		`{"id":"hot_keys","status":"warning","subject":"notifications","message":"hot","remedy":"split it"},` +
-		`{"id":"input_topics","status":"failure","subject":"market-updates","message":"does not exist","remedy":"create it"}],"failed":1,"warned":1}`
+	const wantObject = `{"findings":[{"id":"input_topics","status":"failure","subject":"market-updates","message":"does not exist","remedy":"create it"},` +
+		`{"id":"config","status":"ok","subject":"configuration","message":"valid","remedy":""},` +
+		`{"id":"hot_keys","status":"warning","subject":"notifications","message":"hot","remedy":"split it"}],"failed":1,"warned":1}`
 	if string(object) != wantObject {
 		t.Errorf("got %s", object)
 	}
