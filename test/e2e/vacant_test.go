@@ -134,7 +134,7 @@ func TestKafkaVacant(t *testing.T) {
 	w := NewWorld(t, partitions, nil)
 	symbols := SymbolsOf(w, "S", partitions, 1)
 	w.Seed(symbols)
-	settings := Settings{"group.session_timeout": staticSession}
+	settings := Settings{"group.session_timeout": staticSession, "kafka.metadata_refresh": "2s"}
 
 	h := &handing{World: w, t: t, symbols: symbols}
 	g := &staticGroup{scaled: &scaled{World: w}, at: make(map[string]string), base: settings}
@@ -165,7 +165,7 @@ func TestKafkaVacant(t *testing.T) {
 
 	h = &handing{World: NewWorldOn(t, w.Cluster, partitions, nil), t: t, symbols: symbols}
 	h.Seed(symbols)
-	settings["group.rebalance_timeout"] = "9s" // a third of it for the outputs, and for the commit; then the others ask
+	settings["group.rebalance_timeout"] = "15s" // a third of it for the outputs, and for the commit; then the others ask
 	owner := h.Start(settings)
 	owner.WaitReady()
 	h.hold(Pods{owner})
