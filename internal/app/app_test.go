@@ -319,13 +319,14 @@ func TestMoveBringsPrices(t *testing.T) {
 }
 
 // A pod that comes costs two generations, in which the others give up what is its
-// own and it gets that, and one that goes costs one. Nobody asks for more.
+// own and it gets that, and one more for each other that gives up after the rest
+// had joined again; one that goes costs one. Nobody asks for more.
 func TestGenerationsOfAScale(t *testing.T) {
 	s := newStage(t, allTopics()...)
 	pods := []*pod{s.start(nil)}
 	pods[0].awaitReady()
 	generation := func() int32 { g, _ := pods[0].Member().Generation(); return g }
-	scaled := func(what string, before, want int32) {
+	scaled := func(what string, before, least, most int32) {
 		t.Helper()
 		await(t, func() string {
 			n := 0
@@ -338,8 +339,8 @@ func TestGenerationsOfAScale(t *testing.T) {
 			}
 			return ""
 		})
-		if n := generation() - before; n != want {
-			t.Errorf("%s: %d generations, want %d", what, n, want)
+		if n := generation() - before; n < least || n > most {
+			t.Errorf("%s: %d generations, want %d to %d", what, n, least, most)
 		}
 		for _, p := range pods {
 			if n := p.Member().Asks(); n > 0 {
@@ -349,10 +350,10 @@ func TestGenerationsOfAScale(t *testing.T) {
 	}
 	before := generation()
 	pods = append(pods, s.start(nil))
-	scaled("1 to 2", before, 2)
+	scaled("1 to 2", before, 2, 2)
 	before = generation()
 	pods = append(pods, s.start(nil))
-	scaled("2 to 3", before, 2)
+	scaled("2 to 3", before, 2, 3)
 	before = generation()
 	if err := pods[2].stop(); err != nil {
 		t.Fatal(err)
@@ -364,7 +365,7 @@ func TestGenerationsOfAScale(t *testing.T) {
 		}
 		return ""
 	})
-	scaled("3 to 2", before, 1)
+	scaled("3 to 2", before, 1, 1)
 }
 
 // What a task may take to close lies within a handover.
