@@ -23,6 +23,8 @@ type delivery interface {
 	Faults() []deliver.Fault
 	// Waits says what everything waits for; "" nothing.
 	Waits() string
+	// Notes says what stands still for want of brokers, and since when.
+	Notes() []string
 	// Pulses shows what is still to be written and committed.
 	Pulses() []deliver.Pulse
 
@@ -122,6 +124,11 @@ func (d atLeastOnce) Waits() string { return "" }
 // Pulses implements delivery.
 func (d atLeastOnce) Pulses() []deliver.Pulse {
 	return append(d.Writer.Pulses(), d.committer.Pulses()...)
+}
+
+// Notes implements delivery.
+func (d atLeastOnce) Notes() []string {
+	return append(d.Writer.Notes(), d.committer.Notes()...)
 }
 
 func (d atLeastOnce) register(t *task.Task)   { d.committer.Register(t) }

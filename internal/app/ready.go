@@ -41,6 +41,7 @@ func (a *App) Ready() server.Readiness {
 	}
 	r.Notes = append(a.keys.Notes(), directoryNotes(s)...)
 	r.Notes = append(r.Notes, vacantNotes(s)...)
+	r.Notes = append(r.Notes, a.standstills()...)
 	if a.checkpoints != nil {
 		r.Notes = append(r.Notes, a.checkpoints.Notes()...)
 	}

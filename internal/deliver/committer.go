@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -70,6 +71,10 @@ type Committer struct {
 	faults *sampled.Log
 	turn   chan struct{} // held by whoever commits
 	turns  turns         // taken so far
+
+	// wait is since when commits fail; nil: they do not, or there is nothing to
+	// commit. Written by whoever has the turn.
+	wait atomic.Pointer[wait]
 
 	mu    sync.Mutex
 	tasks map[Committable]*progress
@@ -205,6 +210,12 @@ func (c *Committer) registered() []*progress {
 	return all
 }
 
+func (c *Committer) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.tasks)
+}
+
 func (c *Committer) begin(ctx context.Context) bool {
 	select {
 	case c.turn <- struct{}{}:
@@ -232,12 +243,16 @@ type step struct {
 func (c *Committer) commit(ctx context.Context, tasks []*progress) error {
 	steps, offsets := c.collect(tasks)
 	if len(steps) == 0 {
+		if len(tasks) >= c.count() {
+			c.wait.Store(nil) // what could not be committed is somebody else's now
+		}
 		return nil
 	}
 	member, ok := c.o.Member()
 	if !ok {
 		return ErrNoMember
 	}
+	c.waits(nil)
 	answers, err := c.o.Commit(ctx, member, offsets)
 	if err == nil {
 		err = c.apply(steps, answers)
@@ -245,7 +260,10 @@ func (c *Committer) commit(ctx context.Context, tasks []*progress) error {
 		err = fmt.Errorf("commit of %d partitions: %w", len(steps), err)
 	}
 	c.o.OnResult(err == nil)
-	if err != nil {
+	if err == nil {
+		c.wait.Store(nil)
+	} else {
+		c.waits(err)
 		c.faults.Warn("commit "+causeOf(err), "offsets were not committed", zap.Error(err),
 			zap.String("group", member.Group), zap.Int32("generation", member.Generation), zap.String("member_id", member.MemberID))
 	}

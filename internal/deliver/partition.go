@@ -54,6 +54,8 @@ type partition struct {
 	// cannot verify the batch's transaction; zero: it is not.
 	unverified time.Time
 
+	failing failing // while attempts fail
+
 	turns uint64 // how often its holder has looked after it
 
 	fault      string // why outputs wait for a person; "" none
@@ -133,7 +135,7 @@ func (p *partition) unfill(skip func(i int) bool) {
 func (p *partition) drop(owner record.Owner) int {
 	n := p.dropQueued(owner) + p.dropOpen(owner)
 	if p.empty() {
-		p.fault = ""
+		p.fault, p.failing = "", failing{}
 	}
 	return n
 }

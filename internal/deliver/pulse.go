@@ -57,7 +57,7 @@ func (w *Writer) pulse(p *partition) Pulse {
 	case idle:
 	}
 	if !waits {
-		out.Work = fmt.Sprintf("%d outputs are to be written to %s and nobody sees to it", len(p.batch.entries)+p.queued(), where)
+		out.Work = fmt.Sprintf("%d outputs are to be written to %s and nobody sees to it", p.waiters(), where)
 	}
 	return out
 }

@@ -300,11 +300,11 @@ type leaders struct {
 // has to act, "" where a pause is enough.
 func (l *leaders) of(topic string, partition int32) (leader int32, fault string, ok bool) {
 	if l == nil {
-		return 0, "", false
+		return noBroker, "", false
 	}
 	t := find(l.metadata.Topics, func(t *sarama.TopicMetadata) bool { return t.Name == topic })
 	if t == nil {
-		return 0, "", false
+		return noBroker, "", false
 	}
 	switch t.Err {
 	case sarama.ErrNoError, sarama.ErrLeaderNotAvailable:
@@ -317,17 +317,28 @@ func (l *leaders) of(topic string, partition int32) (leader int32, fault string,
 		if judge(t.Err) == forbidden {
 			return 0, "no right to the topic: " + errorName(t.Err), false
 		}
-		return 0, "", false
+		return noBroker, "", false
 	}
 	p := find(t.Partitions, func(p *sarama.PartitionMetadata) bool { return p.ID == partition })
 	if p == nil {
 		if len(t.Partitions) == 0 {
-			return 0, "", false
+			return noBroker, "", false
 		}
 		return 0, fmt.Sprintf("the topic has %d partitions only", len(t.Partitions)), false
 	}
 	// A leader that is on its way or unknown to the client is waited for.
 	return p.Leader, "", p.Leader >= 0 && l.known[p.Leader]
+}
+
+// lacking says what keeps outputs from going to a leader.
+func (l *leaders) lacking(leader int32) string {
+	switch {
+	case leader < 0:
+		return "it has no leader"
+	case !l.known[leader]:
+		return fmt.Sprintf("its leader, broker %d, cannot be found", leader)
+	}
+	return "no broker gives a producer id"
 }
 
 // missingWrite names the right that outputs wait for.
@@ -373,6 +384,12 @@ func (w *Writer) assignLocked(due []*partition, l *leaders, unidentified string)
 		}
 		if fault != "" {
 			faults = append(faults, Fault{p.topic.name, p.id, fault})
+		}
+		if !ok && l != nil { // else what the last attempt failed with is told
+			p.failed(l.lacking(leader), nil)
+		}
+		if !ok && p.failing.since.IsZero() {
+			p.failed("no broker says which one leads it", nil)
 		}
 		if !ok || w.aborted {
 			w.wait(p, p.pause())

@@ -316,6 +316,7 @@ func (s *sender) conclude(ps []*partition, response *sarama.ProduceResponse, err
 		block, failed := blockOf(p, response, err)
 		if block == nil {
 			s.report.fail(p, "NETWORK_EXCEPTION", failed, false)
+			p.failed("NETWORK_EXCEPTION", failed)
 			p.batch.uncertain = true
 			w.retry(p, "")
 			continue
@@ -346,6 +347,7 @@ func (w *Writer) settle(p *partition, block *sarama.ProduceResponseBlock, r *rep
 	v := judge(block.Err)
 	if v != written && !p.passing(block.Err, time.Now()) {
 		r.fail(p, name, block.Err, v == restart)
+		p.failed(name, nil)
 	}
 	if v != written && !notAppended(block.Err) {
 		p.batch.uncertain = true
@@ -408,7 +410,7 @@ func (w *Writer) succeed(p *partition, r *report) {
 	}
 	p.seq = nextSequence(p.seq, n)
 	p.suspects = max(0, p.suspects-n)
-	p.fault, p.pauses, p.unverified = "", 0, time.Time{}
+	p.fault, p.pauses, p.unverified, p.failing = "", 0, time.Time{}, failing{}
 	p.batch.close()
 	w.forward(p)
 }
@@ -437,7 +439,7 @@ func (w *Writer) refuse(p *partition, block *sarama.ProduceResponseBlock, r *rep
 		p.suspects = max(0, p.suspects-len(bad))
 		p.split = max(1, p.suspects)
 	}
-	p.fault, p.pauses = "", 0
+	p.fault, p.pauses, p.failing = "", 0, failing{}
 	p.unfill(func(i int) bool { _, is := bad[i]; return is })
 	w.forward(p)
 }

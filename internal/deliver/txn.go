@@ -330,28 +330,11 @@ func (t *Transactor) Faults() []Fault {
 	return out
 }
 
-// wait is what all transactions wait for.
-type wait struct {
-	since time.Time
-	err   error // of the last try; nil: the first is under way
-}
-
-// patientFor is how long making the producer anew goes without saying.
-const patientFor = 2 * time.Second
-
 // Waits says what all transactions wait for, and since when; "" nothing. An abort
 // is over only when every partition of the transaction has its marker, so it may
 // be an output partition without a leader.
 func (t *Transactor) Waits() string {
-	w := t.wait.Load()
-	if w == nil || time.Since(w.since) < patientFor {
-		return ""
-	}
-	why := "its coordinator has not answered yet"
-	if w.err != nil {
-		why = w.err.Error()
-	}
-	return fmt.Sprintf("transactions wait for the producer to be made anew, since %s: %s", w.since.UTC().Format(time.RFC3339), why)
+	return t.wait.Load().tell("transactions wait for the producer to be made anew,", "its coordinator has not answered yet")
 }
 
 // CommitNow commits all that a registered task has ready, and its offsets, and

@@ -68,8 +68,12 @@ func (c *conns) Dial(network, address string) (net.Conn, error) {
 	cancel()
 	if err != nil {
 		c.access.forget(address)
+		if c.ctx.Err() == nil { // else we are closing
+			c.access.missed(address, err)
+		}
 		return nil, err
 	}
+	c.access.reached(address)
 	if !c.keep(connection{Conn: conn, broker: address}) {
 		return nil, net.ErrClosed
 	}

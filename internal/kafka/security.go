@@ -58,7 +58,8 @@ type Access struct {
 	now      func() time.Time
 
 	mu      sync.Mutex
-	refused map[string]refusal // by broker address
+	refused map[string]refusal  // by broker address
+	absent  map[string]*absence // likewise: those that take no connection
 }
 
 type refusal struct {
@@ -100,7 +101,7 @@ func NewAccess(s Security, clientID string, log *zap.Logger) (*Access, error) {
 	}
 	a := &Access{
 		security: s, clientID: clientID, log: sampled.New(log, nil), now: time.Now,
-		refused: make(map[string]refusal),
+		refused: make(map[string]refusal), absent: make(map[string]*absence),
 	}
 	if s.TLS.Enabled {
 		source, err := tlsfiles.New(tlsfiles.Files{
