@@ -61,6 +61,21 @@ func TestNotesEndWithTheirOutputs(t *testing.T) {
 	eventually(t, "a note", func() bool { return len(w.Notes()) == 1 })
 	w.Drop(l)
 	eventually(t, "none", func() bool { return len(w.Notes()) == 0 })
+	partition := func() *partition { return w.topics["alerts"].parts[0] }
+	eventually(t, "a partition at rest", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return partition().at == idle
+	})
+	before := time.Now()
+	w.Send(outputs(l, "alerts", 0, 3, 6))
+	eventually(t, "a failure of the next outputs", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		since := partition().failing.since
+		return !since.IsZero() && !since.Before(before)
+	})
+	w.Drop(l)
 }
 
 // Brokers that answer nothing are told of too, with what became of the last
@@ -81,6 +96,11 @@ func TestNotesOfBrokersThatDoNotAnswer(t *testing.T) {
 	})
 	proxy.cutAnswers(0)
 	l.wait(t, 3)
+	w.mu.Lock()
+	if f := w.topics["alerts"].parts[0].failing; !f.since.IsZero() {
+		t.Errorf("what was taken is still held against the partition: %+v", f)
+	}
+	w.mu.Unlock()
 	if notes := w.Notes(); len(notes) > 0 {
 		t.Errorf("all are written: %v", notes)
 	}

@@ -135,7 +135,7 @@ func (p *partition) unfill(skip func(i int) bool) {
 func (p *partition) drop(owner record.Owner) int {
 	n := p.dropQueued(owner) + p.dropOpen(owner)
 	if p.empty() {
-		p.fault, p.failing = "", failing{}
+		p.fault = ""
 	}
 	return n
 }

@@ -350,6 +350,7 @@ func (t *topic) partition(id int32) *partition {
 func (w *Writer) stir(p *partition, size int) {
 	switch p.at {
 	case idle:
+		p.failing = failing{} // of outputs that nobody wants any more
 		w.forward(p)
 	case ready:
 		p.leader.gather(size)
