@@ -125,7 +125,7 @@ func TestAMissingOutputTopicIsNoStall(t *testing.T) {
 	core, logs := observer.New(zapcore.WarnLevel)
 	s := newStage(t, topics("market-updates", "notifications", "enriched-alerts-dlq")...)
 	s.log = zap.New(core)
-	p := s.start(func(c *config.Config) { c.Group.StallTimeout, c.Shutdown.Timeout = 3*time.Second, 2*time.Second })
+	p := s.start(func(c *config.Config) { c.Group.StallTimeout, c.Shutdown.Timeout = 3*time.Second, 6*time.Second })
 	await(t, func() string {
 		if st := p.Member().Status(); len(st.Tasks) != partitions {
 			return "not all tasks run"
@@ -143,7 +143,8 @@ func TestAMissingOutputTopicIsNoStall(t *testing.T) {
 	if err := p.stop(); err == nil {
 		t.Error("the notification had somewhere to go")
 	}
-	// The stop waits for the topic, and says so before its time is up.
+	// The stop waits for the topic, and says so a second later: tasks give up after
+	// half of its time.
 	if all := logs.FilterMessageSnippet("still stopping").All(); len(all) == 0 || len(left(all[0])) != 1 {
 		t.Errorf("the stop did not say what it waited for: %v", all)
 	}
