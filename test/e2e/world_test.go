@@ -262,7 +262,16 @@ func (w *World) Ends(topic string) map[int32]int64 {
 	return ends
 }
 
+// ends asks again, with the leaders of now, where a leader is one no more.
 func (w *World) ends(topic string) (map[int32]int64, error) {
+	ends, err := w.askEnds(topic)
+	if errors.Is(err, sarama.ErrNotLeaderForPartition) {
+		return w.askEnds(topic)
+	}
+	return ends, err
+}
+
+func (w *World) askEnds(topic string) (map[int32]int64, error) {
 	topics, err := w.Admin().DescribeTopics([]string{topic})
 	if err != nil {
 		return nil, fmt.Errorf("describing topic %s: %w", topic, err)

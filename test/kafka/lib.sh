@@ -177,13 +177,20 @@ storage_format() {
 		format --cluster-id "$id" --config "$node/server.properties" "$@" </dev/null
 }
 
-# alive DIR: whether the process of a node's pid file runs, and is that node.
-alive() {
-	local pid
-	pid=$(cat "$1/pid" 2>/dev/null) || return 1
-	[[ -r /proc/$pid/cmdline ]] || return 1
-	tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF -- "$1/server.properties"
+# has_argument PID ARGUMENT: whether the process runs and was started with it. (Not
+# by a pipe into grep -q: whoever writes into it may be ended by its early end, and
+# the pipe has failed then.)
+has_argument() {
+	local word
+	[[ -n $1 && -r /proc/$1/cmdline ]] || return 1
+	while IFS= read -r -d '' word; do
+		if [[ $word == "$2" ]]; then return 0; fi
+	done 2>/dev/null <"/proc/$1/cmdline"
+	return 1
 }
+
+# alive DIR: whether the process of a node's pid file runs, and is that node.
+alive() { has_argument "$(cat "$1/pid" 2>/dev/null)" "$1/server.properties"; }
 
 # signal DIR SIGNAL: only ever to a process that is that node.
 signal() {
@@ -218,6 +225,12 @@ launch() {
 		-cp "$BROKER_CLASSPATH" kafka.Kafka "$dir/server.properties" \
 		>>"$dir/log" 2>&1 </dev/null 9>&- &
 	echo $! >"$dir/pid"
+	# Its arguments in /proc come with the exec: until then it is not alive.
+	local i
+	for ((i = 0; i < 250; i++)); do
+		if alive "$dir"; then return 0; fi
+		sleep 0.02
+	done
 }
 
 # members PORT: how many brokers are in the cluster by the word of the one that

@@ -131,11 +131,7 @@ sasl_properties() {
 }
 
 # tokens_alive DIR: whether the token endpoint's process runs, and is that one.
-tokens_alive() {
-	local pid
-	pid=$(cat "$1/secure/token.pid" 2>/dev/null) || return 1
-	tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF -- "$1/secure/secure"
-}
+tokens_alive() { has_argument "$(cat "$1/secure/token.pid" 2>/dev/null)" "$1/secure/secure"; }
 
 # start_tokens DIR: starts the token endpoint and waits until it answers. Its
 # tokens are valid for KAFKA_TOKEN_LIFETIME (5m).
