@@ -2,6 +2,7 @@ package status
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -215,10 +216,15 @@ func (m *merger) members(tasks []Task, answers map[string]answer) []Member {
 
 // heard notes what came of asking the member.
 func (m *Member) heard(p Part, err error) {
+	if err != nil {
+		m.Error = err.Error()
+	}
+	if errors.Is(err, errNotAsked) {
+		return // which says nothing of the member
+	}
 	reachable := err == nil
 	m.Reachable = &reachable
 	if err != nil {
-		m.Error = err.Error()
 		return
 	}
 	m.Ready, m.Reasons, m.Notes, m.Joins = &p.Ready, p.Reasons, p.Notes, p.Joins

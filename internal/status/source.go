@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"sync"
 	"time"
@@ -22,8 +23,14 @@ const (
 	// askWithin bounds the asking of all members: a page that is refreshed
 	// every two seconds must not wait longer for one that is silent.
 	askWithin = 1500 * time.Millisecond
-	// askAtOnce is how many members are asked at a time.
-	askAtOnce = 16
+	// askAtOnce is how many members are asked at a time, apart from those that
+	// are slow to answer.
+	askAtOnce = 64
+	// slowAfter is how long a member that does not answer keeps others waiting
+	// for its place. Its own asking goes on: a pod may be busy, and when a zone
+	// fails, hundreds that are silent must not use up the time of those that
+	// are well. Within askWithin some 900 silent ones are got past.
+	slowAfter = 100 * time.Millisecond
 	// fresh is how long a group's view is handed out again: however many pages
 	// are open, the group is asked as if there were one.
 	fresh = 500 * time.Millisecond
@@ -61,8 +68,9 @@ func (s *Source) Part() ([]byte, error) {
 func (s *Source) Pod() View { return merge(ScopePod, s.local(), nil, s.now()) }
 
 // Group asks every member of the directory, within a second and a half. A
-// member that does not answer is shown as such, with the partitions that the
-// directory gives it. An error is the end of ctx.
+// member that does not answer, or that could not be asked in that time, is shown
+// as such, with the partitions that the directory gives it. An error is the end
+// of ctx.
 func (s *Source) Group(ctx context.Context) (View, error) {
 	select {
 	case <-s.turn:
@@ -87,6 +95,7 @@ var (
 	errNoPeers   = errors.New("this pod cannot ask others")
 	errNoAddress = errors.New("it advertises no address")
 	errSilent    = errors.New("it has not answered in time")
+	errNotAsked  = errors.New("it was not asked in time: too many others do not answer")
 )
 
 // ask asks all members but this one.
@@ -102,7 +111,10 @@ func (s *Source) ask(ctx context.Context, l Local) map[string]answer {
 		asking  sync.WaitGroup
 		room    = make(chan struct{}, askAtOnce)
 	)
-	for _, m := range l.Directory.Members {
+	// In another order each time: should time run out, it is not always the
+	// same ones that are not asked.
+	for _, i := range rand.Perm(len(l.Directory.Members)) {
+		m := l.Directory.Members[i]
 		if m.ID == l.Part.ID {
 			continue
 		}
@@ -126,9 +138,11 @@ func (s *Source) askOne(ctx context.Context, room chan struct{}, group string, m
 	}
 	select {
 	case room <- struct{}{}:
-		defer func() { <-room }()
+		leave := sync.OnceFunc(func() { <-room })
+		defer leave()
+		defer time.AfterFunc(slowAfter, leave).Stop()
 	case <-ctx.Done():
-		return answer{err: errSilent}
+		return answer{err: errNotAsked}
 	}
 	b, err := s.peers.Status(ctx, m.Address)
 	var request *url.Error // what was asked is known; why it failed is not

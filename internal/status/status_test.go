@@ -337,41 +337,131 @@ func bytesOf(t *testing.T, p Part) []byte {
 	return b
 }
 
-// Everybody is asked at the same time, a bounded number of them, and a group of
-// silent pods is given up after a second and a half.
+// away is a group in which those for whom silent says so never answer, and the
+// others do after a while. most is how many that have been asked for less than
+// slowAfter there were at a time.
+type away struct {
+	t      *testing.T
+	silent func(i int) bool
+	takes  time.Duration
+
+	mu    sync.Mutex
+	fresh int
+	most  int
+}
+
+func (a *away) Status(ctx context.Context, address string) ([]byte, error) {
+	a.count(1)
+	left := sync.OnceFunc(func() { a.count(-1) })
+	defer left()
+	defer time.AfterFunc(slowAfter-time.Nanosecond, left).Stop()
+	var i int
+	if _, err := fmt.Sscanf(address, "m%d:8081", &i); err != nil {
+		a.t.Error(err)
+	}
+	if a.silent(i) {
+		<-ctx.Done()
+		return nil, fmt.Errorf("%s: %w", address, ctx.Err())
+	}
+	select {
+	case <-time.After(a.takes):
+		return bytesOf(a.t, part(i, 7, task(int32(i-1), StateRunning, market, notes))), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (a *away) count(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fresh += n
+	a.most = max(a.most, a.fresh)
+}
+
+// view asks a group of that many members, each with a task, and checks how long
+// that takes and how many are asked at a time.
+func (a *away) view(members int) View {
+	a.t.Helper()
+	owners := make([]int, members)
+	for i := range owners {
+		owners[i] = i + 1
+	}
+	s := NewSource(func() Local { return local(part(1, 7), directory(7, members, owners, owners)) }, a)
+	began := time.Now()
+	v, err := s.Group(a.t.Context())
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if took := time.Since(began); took > askWithin {
+		a.t.Errorf("it took %s", took)
+	}
+	if a.most != min(askAtOnce, members-1) {
+		a.t.Errorf("%d at once", a.most)
+	}
+	return v
+}
+
+func number(m Member) (i int) {
+	_, _ = fmt.Sscanf(m.ID, "m%d", &i)
+	return i
+}
+
+// A zone fails: however many members are silent, those that are well are shown
+// as such, with what they say, even where they are slow.
+func TestSilentPeersHideNobody(t *testing.T) {
+	for _, c := range []struct {
+		members int
+		takes   time.Duration
+	}{{60, time.Millisecond}, {120, time.Millisecond}, {300, 5 * time.Millisecond}, {300, time.Second}} {
+		t.Run(fmt.Sprint(c.members, c.takes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				// The first ones of all, and a third of the others.
+				silent := func(i int) bool { return i > 1 && (i < 30 || i%3 == 0) }
+				a := &away{t: t, silent: silent, takes: c.takes}
+				v := a.view(c.members)
+				for i, m := range v.Members {
+					n := number(m)
+					if m.Reachable == nil || *m.Reachable == silent(n) || (m.Error == errSilent.Error()) != silent(n) || len(m.Tasks) != 1 {
+						t.Errorf("%+v", v.Members[i])
+					}
+				}
+				for _, task := range v.Tasks[1:] {
+					if want := silent(int(task.Partition) + 1); (task.State == StateUnknown) != want {
+						t.Errorf("%+v", task)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Of a group that is silent as a whole and larger than can be asked, nothing is
+// said of those that were not asked: they may be well.
 func TestSilentPeersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const members = 40
-		owners := make([]int, members)
-		for i := range owners {
-			owners[i] = i + 1
-		}
-		var now, most atomic.Int32
-		s := NewSource(
-			func() Local { return local(part(1, 7), directory(7, members, owners, owners)) },
-			peersFunc(func(ctx context.Context, address string) ([]byte, error) {
-				n := now.Add(1)
-				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-				}
-				defer now.Add(-1)
-				<-ctx.Done()
-				return nil, fmt.Errorf("%s: %w", address, ctx.Err())
-			}))
-		began := time.Now()
-		v, err := s.Group(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(began); took != askWithin {
-			t.Errorf("it took %s", took)
-		}
-		if most.Load() != askAtOnce {
-			t.Errorf("%d at once", most.Load())
-		}
+		const members = 2000
+		a := &away{t: t, silent: func(i int) bool { return i > 1 }}
+		v := a.view(members)
+		asked := 0
 		for _, m := range v.Members {
-			if want := m.ID == "m1"; *m.Reachable != want || (m.Error == errSilent.Error()) == want || len(m.Tasks) != 1 {
-				t.Errorf("%+v", m)
+			switch {
+			case number(m) == 1:
+				if !*m.Reachable {
+					t.Errorf("%+v", m)
+				}
+			case m.Reachable == nil:
+				if m.Error != errNotAsked.Error() {
+					t.Errorf("%+v", m)
+				}
+			default:
+				asked++
+				if *m.Reachable || m.Error != errSilent.Error() {
+					t.Errorf("%+v", m)
+				}
 			}
+		}
+		if want := askAtOnce * int(askWithin/slowAfter); asked < want || asked > want+askAtOnce {
+			t.Errorf("%d were asked, want %d", asked, want)
 		}
 	})
 }

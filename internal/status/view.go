@@ -50,7 +50,8 @@ type Member struct {
 	Tasks    []int32 `json:"tasks"`    // indices of which it owns at least one half
 	// Reachable is null where the member was not asked.
 	Reachable *bool `json:"reachable"`
-	// Error says why it is not reachable; empty else.
+	// Error says why it is not reachable, or was not asked though the whole
+	// group was to be; empty else.
 	Error string `json:"error,omitempty"`
 	// Ready and Reasons are those of its /readyz; null where it did not answer.
 	Ready   *bool    `json:"ready"`

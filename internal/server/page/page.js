@@ -88,7 +88,7 @@
 
   function memberState(m) {
     if (m.reachable === false) return ["bad", "not reachable: " + (m.error || "no answer")];
-    if (m.reachable === null) return ["", "was not asked"];
+    if (m.reachable === null) return ["", m.error || "was not asked"];
     if (m.ready === false) return ["warn", "not ready: " + (m.reasons || []).join("; ")];
     return ["ok", "ready"];
   }
