@@ -142,7 +142,7 @@ func New(o Options) (*App, error) {
 	if a.peering, err = newPeerAccess(c.Peer, a.faults); err != nil {
 		return nil, err
 	}
-	a.keys = newWatch(c.Topics, a.places, a.faults)
+	a.keys = newWatch(c.Topics, a.market, a.places, a.faults)
 	if a.access, err = kafka.NewAccess(KafkaSecurity(c.Kafka), c.Kafka.ClientID, o.Logger); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"joiner/internal/assign"
 	"joiner/internal/config"
+	"joiner/internal/enrich"
 	"joiner/internal/keys"
 	"joiner/internal/placement"
 	"joiner/internal/record"
@@ -112,8 +113,9 @@ func (p *places) Detective(side record.Side) *placement.Detective {
 }
 
 // newWatch makes the watch over the keys of a pod's tasks.
-func newWatch(t config.Topics, p *places, faults *sampled.Log) *keys.Watch {
+func newWatch(t config.Topics, ticks *enrich.MarketDecoder, p *places, faults *sampled.Log) *keys.Watch {
 	return keys.New(keys.Options{
+		BySymbol:     [record.Sides]bool{record.Market: !ticks.ByKey()},
 		Topics:       p.topics,
 		Partitioners: [record.Sides]string{t.MarketPartitioner(), t.NotificationPartitioner()},
 		Settings:     [record.Sides]string{"topics.market_updates_partitioner", "topics.notifications_partitioner"},

@@ -121,6 +121,9 @@ func badJSON(value []byte, at int) *Bad {
 	return bad("the value is not valid JSON at byte %d", at)
 }
 
+// ByKey reports whether a record's symbol is its key.
+func (l *layout) ByKey() bool { return l.symbol == none }
+
 // symbolOf returns the record's symbol, nil where it has none.
 func (l *layout) symbolOf(r *record.Record, p *picks) []byte {
 	if l.symbol == none {

@@ -37,6 +37,10 @@ type Options struct {
 	// Topics are the names of the two inputs, Partitioners how their producers
 	// place keys, and Settings the configuration keys that say so, by side.
 	Topics, Partitioners, Settings [record.Sides]string
+	// BySymbol says that what is judged of a topic's records is not their key but
+	// their symbol, as it is where prices are looked for by something else than the
+	// key.
+	BySymbol [record.Sides]bool
 
 	Places Places
 	Faults *sampled.Log

@@ -320,6 +320,55 @@ func TestMisplacedKeysAreExplained(t *testing.T) {
 	}
 }
 
+// Where symbols are judged the words say so, and what to do where the records'
+// keys are something else.
+func TestMisplacedSymbolsAreExplained(t *testing.T) {
+	for _, test := range []struct{ name, by, explains, likely string }{
+		{
+			"placed by another key", "",
+			"symbols of notifications, which are not the records' keys, lie in other partitions than murmur2 would place them in, " +
+				"where their prices are looked for: set topics.notifications_partitioner: custom, and every owner is asked, " +
+				"or have the producer place records by their symbol",
+			"",
+		},
+		{
+			"placed by their symbol in another way", "crc32",
+			"symbols of notifications lie as crc32 (librdkafka's default) would place them: " +
+				"set topics.notifications_partitioner: crc32, or their producer's partitioner to murmur2",
+			"crc32",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStage(t, 6, placement.Options{})
+			s.o.BySymbol[record.Notification] = true
+			misplaced := 0
+			for i := range 300 {
+				at, _ := s.producer(placement.Options{Partitioner: "murmur2"}).Partition(fmt.Appendf(nil, "NASDAQ:%s", symbol(i)), 6)
+				if test.by != "" {
+					at, _ = s.producer(placement.Options{Partitioner: test.by}).Partition(symbol(i), 6)
+				}
+				if home, _ := s.Expected(record.Notification, symbol(i)); home != at {
+					misplaced++
+				}
+				s.take(s.Partition(at), record.Notification, symbol(i))
+				if i == 150 { // the first line came before there was evidence
+					s.now = s.now.Add(sampled.Every)
+				}
+			}
+			all := s.logs.All()
+			last := all[len(all)-1]
+			c := last.ContextMap()
+			if last.Message != test.explains || c["likely_partitioner"] != test.likely || c["symbol"] == nil || c["key"] != nil {
+				t.Errorf("logged %q %v", last.Message, c)
+			}
+			want := fmt.Sprintf("%d of the latest 300 records of notifications (%.3g %%) are misplaced: %s", misplaced, float64(misplaced)/3, test.explains)
+			if notes := s.Notes(); len(notes) != 1 || notes[0] != want {
+				t.Errorf("notes %q, want %q", notes, want)
+			}
+		})
+	}
+}
+
 func TestTheLineNamesTheKey(t *testing.T) {
 	s := newStage(t, 6, placement.Options{})
 	s.scatter(60, func(int) *placement.Placer { return s.producer(placement.Options{Partitioner: "crc32"}) })

@@ -73,8 +73,8 @@ func (p *Partition) Judged(which record.Side, records, misplaced int) {
 	t.total += uint64(misplaced)
 }
 
-// Misplaced is told of a record of the side that its key does not belong to
-// this partition; before is how many there were before it in the same run of
+// Misplaced is told of a record of the side that its key (its symbol, where
+// Options.BySymbol is set) does not belong to this partition; before is how many there were before it in the same run of
 // the merge. The key is not kept.
 func (p *Partition) Misplaced(which record.Side, key []byte, before int) {
 	if before >= atOnce {
@@ -91,7 +91,7 @@ func (p *Partition) Misplaced(which record.Side, key []byte, before int) {
 	// A new explanation is news, whatever was logged just before.
 	p.watch.o.Faults.WarnFunc("misplaced "+p.watch.o.Topics[which]+" "+v.name, func() (string, []zap.Field) {
 		fields := []zap.Field{
-			zap.String("topic", p.watch.o.Topics[which]), zap.Int32("partition", p.index), zap.String("key", printable(key)),
+			zap.String("topic", p.watch.o.Topics[which]), zap.Int32("partition", p.index), zap.String(p.watch.o.what(which), printable(key)),
 		}
 		if want, ok := p.watch.o.Places.Expected(which, key); ok {
 			fields = append(fields, zap.Int32("expected_partition", want))
@@ -167,17 +167,28 @@ func (t *topic) verdict() verdict {
 func (t *topic) explain(v verdict) string {
 	o := &t.watch.o
 	topic, configured, setting := o.Topics[t.side], o.Partitioners[t.side], o.Settings[t.side]
+	what := o.what(t.side) + "s"
 	name, overAll := strings.CutSuffix(v.name, placement.OverAll)
 	switch {
+	case name == "" && o.BySymbol[t.side]:
+		return fmt.Sprintf("symbols of %s, which are not the records' keys, lie in other partitions than %s would place them in, where their prices are looked for: set %s: custom, and every owner is asked, or have the producer place records by their symbol", topic, configured, setting)
 	case name == "":
 		return fmt.Sprintf("keys of %s lie in other partitions than %s would place them in, and no other known partitioner explains it yet", topic, configured)
 	case overAll:
-		return fmt.Sprintf("keys of %s lie as %s would place them if topics.reserved set no partition aside: tell their producer, or take it out of the configuration", topic, name)
+		return fmt.Sprintf("%s of %s lie as %s would place them if topics.reserved set no partition aside: tell their producer, or take it out of the configuration", what, topic, name)
 	case v.mixed:
-		return fmt.Sprintf("some keys of %s lie as %s%s would place them, others do not: set the partitioner of their producer to %s", topic, name, defaultOf(name), configured)
+		return fmt.Sprintf("some %s of %s lie as %s%s would place them, others do not: set the partitioner of their producer to %s", what, topic, name, defaultOf(name), configured)
 	default:
-		return fmt.Sprintf("keys of %s lie as %s%s would place them: set %s: %s, or their producer's partitioner to %s", topic, name, defaultOf(name), setting, name, configured)
+		return fmt.Sprintf("%s of %s lie as %s%s would place them: set %s: %s, or their producer's partitioner to %s", what, topic, name, defaultOf(name), setting, name, configured)
 	}
+}
+
+// what is judged of the side's records.
+func (o *Options) what(side record.Side) string {
+	if o.BySymbol[side] {
+		return "symbol"
+	}
+	return "key"
 }
 
 // defaultOf says whose default a partitioner is.

@@ -79,18 +79,18 @@ func (p *Partition) Close() {
 }
 
 // Took is told of every good record of the side: the symbol that it is joined
-// by and the record's own key, by which placement is judged. Neither is kept.
-func (p *Partition) Took(which record.Side, symbol, key []byte) {
+// by and what its placement is judged by, its own key most often. Neither is kept.
+func (p *Partition) Took(which record.Side, symbol, placed []byte) {
 	if p.sides[which].skip--; p.sides[which].skip <= 0 {
-		p.look(which, symbol, key)
+		p.look(which, symbol, placed)
 	}
 }
 
 // look counts a sampled record for those that were passed over before it.
-func (p *Partition) look(which record.Side, symbol, key []byte) {
+func (p *Partition) look(which record.Side, symbol, placed []byte) {
 	now := p.watch.o.Now()
 	p.sides[which].count(symbol[:min(len(symbol), maxSymbol)], now)
-	p.watch.topics[which].sampled(key, p.index)
+	p.watch.topics[which].sampled(placed, p.index)
 }
 
 func (s *side) count(symbol []byte, now time.Time) {

@@ -267,7 +267,7 @@ func (s *Shared) resolve(f factory) {
 		"Time from the merge taking a notification to its alert being encoded.", joinBuckets), []string{"locality"})
 	records := f.counters("joiner_records_total", "Consumed records, each counted once.", "topic", "outcome")
 	dropped := f.counters("joiner_alerts_dropped_total", "Notifications that got neither an alert nor a dead letter.", "reason")
-	misplaced := f.counters("joiner_misplaced_keys_total", "Records in another partition than their key belongs to.", "topic")
+	misplaced := f.counters("joiner_misplaced_keys_total", "Records in another partition than their key belongs to; of market updates, their symbol.", "topic")
 	resets := f.counters("joiner_offset_resets_total", "Positions moved because a committed offset was gone.", "topic")
 
 	for l := range record.Localities {

@@ -40,7 +40,8 @@ type Placement interface {
 	// it grew, newest first: none where it did not grow, and maybe some of them
 	// twice. No more than MaxFormer are looked at.
 	Former(symbol []byte) (partitions []int32)
-	// WellPlaced judges a consumed key; partitions of the earlier counts are
+	// WellPlaced judges a consumed key, or a tick's symbol where that is not its
+	// key; partitions of the earlier counts are
 	// well placed.
 	WellPlaced(side record.Side, key []byte) bool
 }
