@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -71,8 +72,11 @@ func (a *Access) authenticate(ctx context.Context, x *opening, broker string) (t
 		return 0, err
 	}
 	lifetime, err := x.converse(ctx, mechanism, broker, c.secret)
-	if err != nil && a.tokens != nil {
-		a.tokens.drop(c.secret) // it may have been revoked
+	if a.tokens != nil && errors.Is(err, errNotTaken) {
+		// It may have been revoked. A connection that ends says nothing of it: a
+		// broker that restarts ends those of every pod, and if each asked for
+		// tokens as often as it dials, the endpoint would lock the client out.
+		a.tokens.drop(c.secret)
 	}
 	return lifetime, err
 }
@@ -149,19 +153,23 @@ func (x *opening) converse(ctx context.Context, mechanism sasl.Mechanism, broker
 	if err != nil {
 		return 0, hide(err, secret)
 	}
+	var said error // why the broker does not take a token, until it ends the conversation
 	for {
 		req, resp := kmsg.NewPtrSASLAuthenticateRequest(), kmsg.NewPtrSASLAuthenticateResponse()
 		req.SetVersion(1) // the first that tells the lifetime
 		req.SASLAuthBytes = message
 		if err := x.ask(req, resp); err != nil {
-			return 0, err
+			return 0, cmp.Or(said, err)
 		}
 		if resp.ErrorCode != 0 {
 			return 0, refusedBy(resp, secret)
 		}
 		done, next, err := session.Challenge(resp.SASLAuthBytes)
 		if err != nil {
-			return 0, hide(err, secret)
+			return 0, cmp.Or(said, hide(err, secret))
+		}
+		if mechanism.Name() == oauthBearer && len(resp.SASLAuthBytes) > 0 { // RFC 7628, section 3.2.2
+			said = fmt.Errorf("%w: %s", errNotTaken, quoted(string(resp.SASLAuthBytes), secret))
 		}
 		if done {
 			return time.Duration(resp.SessionLifetimeMillis) * time.Millisecond, nil

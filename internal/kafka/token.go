@@ -32,6 +32,7 @@ type tokens struct {
 
 	mu    sync.Mutex
 	token string
+	got   time.Time // when it was got
 	until time.Time // when to get another
 	fault error     // of the last try
 	again time.Time // when to try again after it
@@ -47,6 +48,10 @@ const (
 	tokenMargin = time.Minute
 	// tokenUnknownLife is how long a token is used whose endpoint does not say.
 	tokenUnknownLife = time.Minute
+	// tokenYoung is for how long a token that brokers refuse is not exchanged
+	// for another, which would be as wrong: each broker refuses it each second,
+	// and identity providers lock clients out that ask so often.
+	tokenYoung = 5 * time.Second
 	// tokenHold is how long an endpoint that has failed is left alone.
 	tokenHold = time.Second
 )
@@ -102,7 +107,7 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 		t.fault, t.again = err, t.now().Add(tokenHold)
 		return "", err
 	}
-	t.token, t.until, t.fault = token.AccessToken, t.useUntil(token.Expiry), nil
+	t.token, t.got, t.until, t.fault = token.AccessToken, t.now(), t.useUntil(token.Expiry), nil
 	return t.token, nil
 }
 
@@ -129,11 +134,11 @@ func (t *tokens) useUntil(expiry time.Time) time.Time {
 	return expiry.Add(-min(tokenMargin, expiry.Sub(now)/5))
 }
 
-// drop forgets a token that a broker has refused.
+// drop forgets a token that a broker has refused, unless it is a young one.
 func (t *tokens) drop(token string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.token == token {
+	if t.token == token && t.now().Sub(t.got) >= tokenYoung {
 		t.token = ""
 	}
 }

@@ -106,6 +106,9 @@ func TestTokensAreKeptUntilShortlyBeforeTheyExpire(t *testing.T) {
 	want(58*time.Minute, "token-1")
 	want(59*time.Minute+30*time.Second, "token-2") // within the margin of its end
 	p.lasts.Store(10)
+	tokens.drop("token-2") // another would be as wrong
+	want(59*time.Minute+30*time.Second+tokenYoung-time.Second, "token-2")
+	clock = start.Add(59*time.Minute + 30*time.Second + tokenYoung)
 	tokens.drop("token-2")
 	want(0, "token-3")
 	want(7*time.Second, "token-3")
@@ -113,6 +116,7 @@ func TestTokensAreKeptUntilShortlyBeforeTheyExpire(t *testing.T) {
 	tokens.drop("another")
 	want(9*time.Second, "token-4")
 	p.lasts.Store(0)
+	clock = clock.Add(tokenYoung)
 	tokens.drop("token-4")
 	want(0, "token-5")
 	want(tokenUnknownLife-time.Second, "token-5")
@@ -262,6 +266,7 @@ func TestOAuthBearer(t *testing.T) {
 		t.Fatal(err)
 	}
 	revoked.Store(token)
+	access.tokens.now = func() time.Time { return time.Now().Add(tokenYoung) }
 	if _, err := d.Dial("tcp", s.addrs[0]); err == nil || !strings.Contains(err.Error(), "token is wrong") || strings.Contains(err.Error(), token) {
 		t.Errorf("with a revoked token dialling gave %v", err)
 	}
@@ -275,4 +280,68 @@ func TestOAuthBearer(t *testing.T) {
 		t.Errorf("%d requests for tokens, want two more than %d", got, asked)
 	}
 	silent(t, logs)
+}
+
+// TestBrokerThatEndsConnectionsUsesUpNoTokens has a broker that restarts: it
+// takes connections and ends them in the middle of the authentication, which
+// says nothing of the token, until it says that the token is wrong and ends the
+// connection then, or refuses it as it should.
+func TestBrokerThatEndsConnectionsUsesUpNoTokens(t *testing.T) {
+	s := newSafe(t, false)
+	p := newProvider(t, nil)
+	s.fake.ControlKey(int16(kmsg.SASLHandshake), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		s.fake.KeepControl()
+		return req.ResponseKind(), nil, true
+	})
+	var rude, seen atomic.Bool
+	s.fake.ControlKey(int16(kmsg.SASLAuthenticate), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		s.fake.KeepControl()
+		resp := req.ResponseKind().(*kmsg.SASLAuthenticateResponse)
+		if !rude.Load() || string(req.(*kmsg.SASLAuthenticateRequest).SASLAuthBytes) == "\x01" {
+			seen.Store(rude.Load())
+			return nil, errors.New("shutting down"), true
+		}
+		resp.SASLAuthBytes = []byte(`{"status":"invalid_token"}`)
+		return resp, nil, true
+	})
+	access, err := NewAccess(Security{TLS: s.tls(), SASL: p.sasl(password(planted))}, "joiner", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newConns(Options{Access: access}.withDefaults())
+	defer d.shut()
+	dial := func(want string) {
+		t.Helper()
+		_, err := d.Dial("tcp", s.addrs[0])
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("dialling gave %v, want %q", err, want)
+		}
+	}
+	clock := time.Now()
+	access.tokens.now = func() time.Time { return clock }
+	for range 20 {
+		clock = clock.Add(tokenYoung)
+		dial("the broker closed the connection")
+	}
+	if n := p.asked.Load(); n != 1 {
+		t.Errorf("%d tokens for 20 connections that the broker ended", n)
+	}
+	rude.Store(true)
+	dial("the token is wrong")
+	if !seen.Load() {
+		t.Error("the broker's word was not answered")
+	}
+	dial("the token is wrong") // held: nobody is asked
+	access.forget(s.addrs[0])
+	dial("the token is wrong") // a new one
+	if n := p.asked.Load(); n != 2 {
+		t.Errorf("%d tokens, want a second one after the broker's refusal", n)
+	}
+	for range 20 {
+		access.forget(s.addrs[0])
+		dial("the token is wrong")
+	}
+	if n := p.asked.Load(); n != 2 {
+		t.Errorf("%d tokens, want no third one so soon after the second", n)
+	}
 }
