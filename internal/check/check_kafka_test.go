@@ -141,6 +141,7 @@ func TestKafkaCheck(t *testing.T) {
 			wantFinding{"rights", Warning, "topic " + names.dead, "does not exist", ""},
 			wantFinding{"partition_counts", Warning, names.market + ", " + names.notes, "does not exist", ""},
 			wantFinding{"output_timestamp_limits", Warning, names.market, "does not exist", ""},
+			wantFinding{"output_topics", Warning, names.alerts, names.market + ": could not be looked at", ""},
 		)
 		want = append(want, blind("does not exist", []string{
 			"replication", "min_insync_replicas", "unclean_leader_election", "market_cleanup", "market_compaction_lag", "market_order",
@@ -200,7 +201,9 @@ func TestKafkaCheck(t *testing.T) {
 
 		newer := s.options(fine)
 		s.joinsNewer(newer.Kafka.GroupID, fine.market, fine.notes)
-		s.finds(newer, wantFinding{"group_protocol", Failure, "group " + newer.Kafka.GroupID, "KIP-848", "group.id"})
+		s.finds(newer,
+			wantFinding{"group_protocol", Failure, "group " + newer.Kafka.GroupID, "KIP-848", "group.id"},
+			wantFinding{"group_members", Warning, "group " + newer.Kafka.GroupID, "none of them a joiner", "group_protocol"})
 
 		release := s.options(fine)
 		s.joins(release.Kafka.GroupID, future{sarama.NewBalanceStrategyRange()}, fine.market, fine.notes)

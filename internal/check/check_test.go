@@ -147,5 +147,6 @@ func TestNewerGroup(t *testing.T) {
 	}
 	assertExactly(t, slices.DeleteFunc(report.Findings, func(f Finding) bool { return f.ID != "group_protocol" && f.ID != "group_members" }), []wantFinding{
 		{"group_protocol", Failure, "group " + o.Kafka.GroupID, "KIP-848", "group.id"},
+		{"group_members", Warning, "group " + o.Kafka.GroupID, "1 member of these topics, none of them a joiner", "group_protocol"},
 	})
 }

@@ -27,6 +27,7 @@ type Finding struct {
 	Remedy  string `json:"remedy"` // empty for ok
 
 	missing string // the topic that does not exist, where that alone is why nothing could be looked at
+	blind   bool   // something could not be looked at
 }
 
 // Report is what joiner check prints.

@@ -95,6 +95,7 @@ func judge(o *Options, f *Facts) []Finding {
 // answer judges. A mistake in one check must not cost the findings of the
 // others.
 func (c check) answer(j *judgement) (findings []Finding) {
+	defer func() { findings = looked(findings) }()
 	defer func() {
 		if broken := recover(); broken != nil {
 			findings = []Finding{warn("joiner", "report it with this line: the other findings hold", "this check is broken and could not be made: %v", broken)}
@@ -103,18 +104,39 @@ func (c check) answer(j *judgement) (findings []Finding) {
 	return c.judge(j)
 }
 
+// looked drops what is ok of a subject of which something else could not be
+// looked at: half an answer is none.
+func looked(findings []Finding) []Finding {
+	hidden := make(map[string]bool) // by subject
+	for _, f := range findings {
+		if f.blind {
+			hidden[f.Subject] = true
+		}
+	}
+	return slices.DeleteFunc(findings, func(f Finding) bool { return f.Status == OK && hidden[f.Subject] })
+}
+
+// notSeen is a finding that something could not be looked at.
+func notSeen(subject, remedy, format string, args ...any) Finding {
+	f := warn(subject, remedy, format, args...)
+	f.blind = true
+	return f
+}
+
 // unseen is the finding where something could not be looked at. right is what
 // looking needs on resource.
 func unseen(subject, right, resource string, err error) Finding {
 	if right != "" && denied(err) {
-		return warn(subject, grant(right, resource), "could not be looked at: %s on %s is missing", right, resource)
+		return notSeen(subject, grant(right, resource), "could not be looked at: %s on %s is missing", right, resource)
 	}
-	return warn(subject, "see what bootstrap and brokers say; else give it more time (--timeout)", "could not be looked at: %v", err)
+	return notSeen(subject, "see what bootstrap and brokers say; else give it more time (--timeout)", "could not be looked at: %v", err)
 }
 
-// untold is the finding where a broker does not have a setting.
-func untold(subject, name string) Finding {
-	return warn(subject, "see whether every broker is Apache Kafka 2.8 or newer", "could not be looked at: the broker does not tell %s", name)
+// untold is the finding where a broker does not tell settings, as some that are
+// not Apache Kafka, and proxies.
+func untold(subject string, names ...string) Finding {
+	return notSeen(subject, "look at it by the means of whoever runs the brokers: joiner goes on without",
+		"could not be looked at: the broker does not tell %s", strings.Join(names, ", "))
 }
 
 func grant(right, resource string) string {
@@ -139,7 +161,7 @@ func topicNamed(name string) string { return "topic " + name }
 // follows is the finding where nothing can be looked at since the topic does not
 // exist, which is a finding of its own elsewhere.
 func follows(subject, topic string) Finding {
-	f := warn(subject, missingRemedy, "could not be looked at: the topic does not exist")
+	f := notSeen(subject, missingRemedy, "could not be looked at: the topic does not exist")
 	f.missing = topic
 	return f
 }
@@ -224,8 +246,9 @@ func (j *judgement) sampled(side record.Side) (parts []PartitionFacts, records i
 	return parts, records, hidden
 }
 
-// eachTopic judges topics by their settings, those that cannot be had as such.
-func (j *judgement) eachTopic(topics []string, judge func(topic string, l kafka.Layout, s settings) Finding) []Finding {
+// eachTopic judges topics by these of their settings; those that cannot be had
+// as such.
+func (j *judgement) eachTopic(topics, by []string, judge func(topic string, l kafka.Layout, s settings) Finding) []Finding {
 	var findings []Finding
 	for _, topic := range topics {
 		l, hidden := j.layout(topic)
@@ -238,13 +261,38 @@ func (j *judgement) eachTopic(topics []string, judge func(topic string, l kafka.
 			findings = append(findings, *hidden)
 			continue
 		}
+		if lacks := s.lacking(by...); lacks != nil {
+			findings = append(findings, untold(topic, lacks...))
+			continue
+		}
 		findings = append(findings, judge(topic, l, s))
 	}
 	return findings
 }
 
-// settings are a topic's or a broker's.
+// The settings that several checks judge by.
+const (
+	cleanupPolicy  = "cleanup.policy"
+	retentionMs    = "retention.ms"
+	retentionBytes = "retention.bytes"
+	timestampType  = "message.timestamp.type"
+	minInSync      = "min.insync.replicas"
+	uncleanElect   = "unclean.leader.election.enable"
+)
+
+// settings are a topic's or a broker's. What is asked of one that is not told
+// means nothing: see lacking.
 type settings map[string]string
+
+// lacking are those of the names that the broker does not tell.
+func (s settings) lacking(names ...string) (lacks []string) {
+	for _, name := range names {
+		if _, told := s[name]; !told {
+			lacks = append(lacks, name)
+		}
+	}
+	return lacks
+}
 
 // number returns a setting; known is false where the broker does not have it.
 func (s settings) number(name string) (n int64, known bool) {
@@ -264,11 +312,11 @@ func (s settings) millis(name string) (d time.Duration, known bool) {
 
 const unlimited = time.Duration(1<<63 - 1)
 
-func (s settings) compacts() bool { return strings.Contains(s["cleanup.policy"], "compact") }
-func (s settings) deletes() bool  { return strings.Contains(s["cleanup.policy"], "delete") }
+func (s settings) compacts() bool { return strings.Contains(s[cleanupPolicy], "compact") }
+func (s settings) deletes() bool  { return strings.Contains(s[cleanupPolicy], "delete") }
 
 // logAppendTime tells whether the broker replaces timestamps.
-func (s settings) logAppendTime() bool { return s["message.timestamp.type"] == "LogAppendTime" }
+func (s settings) logAppendTime() bool { return s[timestampType] == "LogAppendTime" }
 
 // numbered names partitions or brokers, the first few of many.
 func numbered(what string, ids []int32) string {

@@ -9,18 +9,21 @@ import (
 )
 
 func judgeMarketCleanup(j *judgement) []Finding {
-	return j.eachTopic([]string{j.market()}, func(topic string, _ kafka.Layout, s settings) Finding {
+	return j.eachTopic([]string{j.market()}, []string{cleanupPolicy}, func(topic string, _ kafka.Layout, s settings) Finding {
 		const remedy = "set cleanup.policy=compact and min.compaction.lag.ms"
-		keeps, _ := s.millis("retention.ms")
-		bytes, known := s.number("retention.bytes")
-		bounded := known && bytes >= 0
+		keeps, timed := s.millis(retentionMs)
+		bytes, sized := s.number(retentionBytes)
+		bounded := sized && bytes >= 0
 		switch {
 		case s.compacts() && !s.deletes():
 			return ok(topic, "compacted: the newest price of every symbol is kept")
-		case !s.compacts() && keeps == unlimited && !bounded:
+		case !s.compacts() && timed && keeps == unlimited && sized && !bounded:
 			return warn(topic, remedy, "not compacted, and nothing is ever deleted: each restore reads the whole log, which takes longer every day")
 		}
 		forgets := span(keeps)
+		if !timed {
+			forgets = "its " + retentionMs + " (which the broker does not tell)"
+		}
 		if bounded {
 			forgets += fmt.Sprintf(", or sooner where a partition exceeds %d bytes,", bytes)
 		}
@@ -79,17 +82,28 @@ func judgeCompactionLag(j *judgement) []Finding {
 	if hidden != nil {
 		return []Finding{*hidden}
 	}
+	if lacks := s.lacking(cleanupPolicy); lacks != nil {
+		return []Finding{untold(topic, lacks...)}
+	}
 	if !s.compacts() {
 		return []Finding{ok(topic, "not compacted")}
 	}
 	parts, findings := j.partitions(record.Market)
+	if lacks := s.lacking(minCompactionLag, deleteRetention); lacks != nil {
+		findings = append(findings, untold(topic, lacks...))
+	}
 	if err := j.facts.CommittedErr; err != nil {
 		findings = append(findings, unseen(topic, "Describe", "group "+j.Kafka.GroupID, err))
 	}
 	worst := longest(j.lags(parts))
-	findings = append(findings, j.judgeMinCompactionLag(topic, s, worst))
+	findings = append(findings, j.judgeMinCompactionLag(topic, s, worst)...)
 	return append(findings, j.judgeTombstones(topic, s, worst)...)
 }
+
+const (
+	minCompactionLag = "min.compaction.lag.ms"
+	deleteRetention  = "delete.retention.ms"
+)
 
 // outage is how long the work of a pod that dies may lie still: its session
 // must end, the group must come together again, and what was done since the
@@ -98,27 +112,27 @@ func (j *judgement) outage() time.Duration {
 	return j.Kafka.SessionTimeout + j.Kafka.RebalanceTimeout + j.CommitInterval
 }
 
-func (j *judgement) judgeMinCompactionLag(topic string, s settings, worst lag) Finding {
-	keeps, known := s.millis("min.compaction.lag.ms")
+func (j *judgement) judgeMinCompactionLag(topic string, s settings, worst lag) []Finding {
+	keeps, known := s.millis(minCompactionLag)
 	if !known {
-		return untold(topic, "min.compaction.lag.ms")
+		return nil
 	}
 	want := max(j.outage(), 2*worst.time, j.History)
 	set := fmt.Sprintf("set min.compaction.lag.ms to %d or more", max(time.Hour, 2*want).Milliseconds())
 	switch {
 	case worst.time > 0 && keeps < worst.time && worst.time > j.outage():
-		return fail(topic, set+", and find out why the group is behind", "ticks may be compacted after %s, and the group is %s behind in partition %d: prices vanish before it has read them",
-			span(keeps), span(worst.time), worst.partition)
+		return []Finding{fail(topic, set+", and find out why the group is behind", "ticks may be compacted after %s, and the group is %s behind in partition %d: prices vanish before it has read them",
+			span(keeps), span(worst.time), worst.partition)}
 	case keeps < j.History:
-		return warn(topic, set, "ticks may be compacted after %s, join.history is %s: after a restore older prices are missing", span(keeps), span(j.History))
+		return []Finding{warn(topic, set, "ticks may be compacted after %s, join.history is %s: after a restore older prices are missing", span(keeps), span(j.History))}
 	case keeps < want:
-		return warn(topic, set, "ticks may be compacted after %s: a group that is behind for longer (a dead pod alone costs up to %s) misses prices", span(keeps), span(want))
+		return []Finding{warn(topic, set, "ticks may be compacted after %s: a group that is behind for longer (a dead pod alone costs up to %s) misses prices", span(keeps), span(want))}
 	}
-	return ok(topic, "ticks stay for %s before they are compacted; the group is %s behind", span(keeps), span(worst.time))
+	return []Finding{ok(topic, "ticks stay for %s before they are compacted; the group is %s behind", span(keeps), span(worst.time))}
 }
 
 func (j *judgement) judgeTombstones(topic string, s settings, worst lag) []Finding {
-	keeps, known := s.millis("delete.retention.ms")
+	keeps, known := s.millis(deleteRetention)
 	want := max(j.outage(), 2*worst.time)
 	if !known || keeps >= want {
 		return nil
@@ -131,10 +145,6 @@ func (j *judgement) judgeTombstones(topic string, s settings, worst lag) []Findi
 // event time.
 func judgeMarketOrder(j *judgement) []Finding {
 	topic := j.market()
-	s, hidden := j.settings(topic)
-	if hidden != nil {
-		return []Finding{*hidden}
-	}
 	parts, records, findings := j.sampled(record.Market)
 	late, symbol := 0, ""
 	for i := range parts {
@@ -143,12 +153,19 @@ func judgeMarketOrder(j *judgement) []Finding {
 			symbol = parts[i].Sample.Disordered
 		}
 	}
-	switch {
-	case late == 0:
-		if records == 0 && len(findings) > 0 {
-			return findings
-		}
+	if late == 0 {
 		return append(findings, ok(topic, "%s sampled, none out of order", count(records, "tick")))
+	}
+	s, hidden := j.settings(topic)
+	if hidden == nil && s.lacking(cleanupPolicy) != nil {
+		lacks := untold(topic, cleanupPolicy)
+		hidden = &lacks
+	}
+	switch {
+	case hidden != nil:
+		hidden.Message = fmt.Sprintf("%d of %d sampled ticks are older than one before them of the same symbol (%s first), and whether the topic is compacted %s",
+			late, records, symbol, hidden.Message)
+		return append(findings, *hidden)
 	case s.compacts():
 		return append(findings, warn(topic, "have producers send a symbol's ticks in the order of their event times; else set min.compaction.lag.ms well above their delay",
 			"%d of %d sampled ticks are older than one before them of the same symbol (%s first): compaction keeps the last one sent, so a restored table may be older than the live one", late, records, symbol))
@@ -157,7 +174,7 @@ func judgeMarketOrder(j *judgement) []Finding {
 }
 
 func judgeNotificationsCleanup(j *judgement) []Finding {
-	return j.eachTopic([]string{j.notifications()}, func(topic string, _ kafka.Layout, s settings) Finding {
+	return j.eachTopic([]string{j.notifications()}, []string{cleanupPolicy}, func(topic string, _ kafka.Layout, s settings) Finding {
 		if s.compacts() {
 			return fail(topic, "set cleanup.policy=delete", "compacted: of several notifications of a symbol only the last survives, so those that were not read yet are lost")
 		}
@@ -166,7 +183,7 @@ func judgeNotificationsCleanup(j *judgement) []Finding {
 }
 
 func judgeOutputCleanup(j *judgement) []Finding {
-	return j.eachTopic(j.outputs(), func(topic string, _ kafka.Layout, s settings) Finding {
+	return j.eachTopic(j.outputs(), []string{cleanupPolicy}, func(topic string, _ kafka.Layout, s settings) Finding {
 		if s.compacts() {
 			return warn(topic, "set cleanup.policy=delete, unless only the last of each symbol is wanted",
 				"compacted: of several records of a symbol only the last survives, and those without a key are refused")
@@ -249,6 +266,9 @@ func (j *judgement) judgeRetentionOf(side record.Side) []Finding {
 	if hidden != nil {
 		return []Finding{*hidden}
 	}
+	if lacks := s.lacking(cleanupPolicy); lacks != nil {
+		return []Finding{untold(topic, lacks...)}
+	}
 	if !s.deletes() {
 		return []Finding{ok(topic, "nothing is deleted for its age")}
 	}
@@ -256,20 +276,23 @@ func (j *judgement) judgeRetentionOf(side record.Side) []Finding {
 		return []Finding{unseen(topic, "Describe", "group "+j.Kafka.GroupID, err)}
 	}
 	parts, findings := j.partitions(side)
+	if lacks := s.lacking(retentionMs, retentionBytes); lacks != nil {
+		findings = append(findings, untold(topic, lacks...))
+	}
 	lags := j.lags(parts)
-	keeps, _ := s.millis("retention.ms")
+	keeps, timed := s.millis(retentionMs)
 	worst := longest(lags)
-	if f, found := nearRetention(topic, worst, float64(worst.time)/float64(keeps), "retention.ms",
-		fmt.Sprintf("it is %s behind, and records are deleted after %s", span(worst.time), span(keeps))); found {
+	if f, found := nearRetention(topic, worst, float64(worst.time)/float64(keeps), retentionMs,
+		fmt.Sprintf("it is %s behind, and records are deleted after %s", span(worst.time), span(keeps))); timed && found {
 		findings = append(findings, f)
 	}
-	if bytes, known := s.number("retention.bytes"); known && bytes >= 0 {
+	if bytes, known := s.number(retentionBytes); known && bytes >= 0 {
 		for _, l := range lags {
 			if l.bytes > worst.bytes {
 				worst = l
 			}
 		}
-		if f, found := nearRetention(topic, worst, float64(worst.bytes)/float64(max(bytes, 1)), "retention.bytes",
+		if f, found := nearRetention(topic, worst, float64(worst.bytes)/float64(max(bytes, 1)), retentionBytes,
 			fmt.Sprintf("it has about %d bytes to read, and a partition keeps %d", worst.bytes, bytes)); found {
 			findings = append(findings, f)
 		}

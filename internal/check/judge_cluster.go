@@ -256,6 +256,14 @@ func (j *judgement) judgeAPIsOf(v kafka.Visit) []Finding {
 	return findings
 }
 
+// The settings of brokers that are judged by.
+const (
+	sessionLeast    = "group.min.session.timeout.ms"
+	sessionMost     = "group.max.session.timeout.ms"
+	offsetsKept     = "offsets.retention.minutes"
+	transactionMost = "transaction.max.timeout.ms"
+)
+
 // transactionTimeout is what the service asks for under exactly_once.
 const transactionTimeout = 10 * time.Second
 
@@ -284,20 +292,27 @@ func (j *judgement) judgeSettingsOf(v kafka.Visit) []Finding {
 	}
 	s := settings(v.Settings.Values)
 	var findings []Finding
+	by := []string{sessionLeast, sessionMost, offsetsKept}
+	if j.ExactlyOnce {
+		by = append(by, transactionMost)
+	}
+	if lacks := s.lacking(by...); lacks != nil {
+		findings = append(findings, untold(broker(v), lacks...))
+	}
 	session := j.Kafka.SessionTimeout
-	if least, known := s.millis("group.min.session.timeout.ms"); known && session < least {
+	if least, known := s.millis(sessionLeast); known && session < least {
 		findings = append(findings, fail(broker(v), fmt.Sprintf("set group.session_timeout to %s or more, or lower the broker's group.min.session.timeout.ms", span(least)),
 			"refuses group.session_timeout %s: its group.min.session.timeout.ms is %s", span(session), span(least)))
 	}
-	if most, known := s.millis("group.max.session.timeout.ms"); known && session > most {
+	if most, known := s.millis(sessionMost); known && session > most {
 		findings = append(findings, fail(broker(v), fmt.Sprintf("set group.session_timeout to %s or less", span(most)),
 			"refuses group.session_timeout %s: its group.max.session.timeout.ms is %s", span(session), span(most)))
 	}
-	if most, known := s.millis("transaction.max.timeout.ms"); known && j.ExactlyOnce && most < transactionTimeout {
+	if most, known := s.millis(transactionMost); known && j.ExactlyOnce && most < transactionTimeout {
 		findings = append(findings, fail(broker(v), "raise the broker's transaction.max.timeout.ms to 10000 or more",
 			"refuses transactions of %s: its transaction.max.timeout.ms is %s", span(transactionTimeout), span(most)))
 	}
-	if minutes, known := s.number("offsets.retention.minutes"); known && minutes < 24*60 {
+	if minutes, known := s.number(offsetsKept); known && minutes < 24*60 {
 		findings = append(findings, warn(broker(v), "raise the broker's offsets.retention.minutes to 10080 (7 days)",
 			"forgets the offsets of a group that has been stopped for %s (offsets.retention.minutes): it then begins anew", span(time.Duration(minutes)*time.Minute)))
 	}
@@ -330,11 +345,17 @@ func judgeCertificates(j *judgement) []Finding {
 		}
 	}
 	for _, v := range j.facts.Brokers {
-		if v.Err == nil && !v.CertificateEnds.IsZero() {
+		switch {
+		case v.Err == nil && !v.CertificateEnds.IsZero():
 			tell(broker(v), "renew the broker's certificate", v.CertificateEnds)
+		case v.Err != nil && j.Kafka.Security.TLS.Enabled:
+			findings = append(findings, unseen(broker(v), "", "", v.Err))
 		}
 	}
-	if len(findings) == 0 {
+	switch {
+	case len(j.facts.Brokers) == 0 && j.Kafka.Security.TLS.Enabled:
+		return append(findings, notSeen("brokers", "see bootstrap", "could not be looked at: no broker answers"))
+	case len(findings) == 0:
 		return []Finding{ok("certificates", "none is in use")}
 	}
 	return findings

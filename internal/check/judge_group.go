@@ -27,6 +27,37 @@ func (j *judgement) group() (kafka.Group, *Finding) {
 	return j.facts.Group, nil
 }
 
+// members returns the group with what its members say of themselves, or the
+// finding that this cannot be had: while a group rebalances, coordinators
+// describe members without it.
+func (j *judgement) members() (kafka.Group, *Finding) {
+	g, hidden := j.group()
+	if hidden == nil && rebalances(g) {
+		f := rebalancing(j.groupName(), g)
+		hidden = &f
+	}
+	return g, hidden
+}
+
+// joiners is members, where those that are joiners can be told.
+func (j *judgement) joiners() (kafka.Group, *Finding) {
+	g, hidden := j.members()
+	if hidden == nil && j.plainData(g) && slices.ContainsFunc(g.Members, func(m kafka.GroupMember) bool { return !assign.Inspect(m.UserData).Joiner }) {
+		f := notSeen(j.groupName(), "look again once the group has changed over to "+j.Strategy,
+			"could not be looked at: under %s a joiner looks like any other consumer", g.Protocol)
+		hidden = &f
+	}
+	return g, hidden
+}
+
+func rebalances(g kafka.Group) bool {
+	return len(g.Members) > 0 && g.Type == kafka.ClassicGroup && g.State != "Stable"
+}
+
+func rebalancing(name string, g kafka.Group) Finding {
+	return notSeen(name, "look again once it is stable", "could not be looked at: the group is rebalancing (%s)", g.State)
+}
+
 // protocolName is the strategy's name in the group.
 func protocolName(strategy string) string {
 	if strategy == assign.Copartition {
@@ -49,8 +80,8 @@ func judgeGroupProtocol(j *judgement) []Finding {
 		return []Finding{fail(name, other, "%s in it speak the newer group protocol (KIP-848), in which the brokers assign: joiner cannot join", count(len(g.Members), "member"))}
 	case g.ProtocolType != "consumer":
 		return []Finding{fail(name, other, "is of another kind: protocol type %q, not consumer", g.ProtocolType)}
-	case g.Protocol == "":
-		return []Finding{warn(name, "look again once it is stable", "could not be looked at: the group is rebalancing (%s)", g.State)}
+	case rebalances(g):
+		return []Finding{rebalancing(name, g)}
 	case g.Protocol == protocolName(j.Strategy):
 		return []Finding{ok(name, "%s with %s", count(len(g.Members), "member"), g.Protocol)}
 	}
@@ -79,7 +110,7 @@ func strategyNamed(protocol string) string {
 // judgeGroupMembers finds those that have other topics in mind, or are no
 // joiners.
 func judgeGroupMembers(j *judgement) []Finding {
-	g, hidden := j.group()
+	g, hidden := j.members()
 	if hidden != nil {
 		return []Finding{*hidden}
 	}
@@ -101,10 +132,16 @@ func judgeGroupMembers(j *judgement) []Finding {
 	if len(g.Members) == 0 {
 		return []Finding{ok(j.groupName(), "has no members")}
 	}
-	if len(findings) == 0 {
-		return []Finding{ok(j.groupName(), "%s, all of them joiners of these topics", count(len(g.Members), "member"))}
+	switch {
+	case len(findings) > 0:
+		return findings
+	case g.Type == kafka.ConsumerGroup:
+		return []Finding{warn(j.groupName(), "see group_protocol", "%s of these topics, none of them a joiner", count(len(g.Members), "member"))}
 	}
-	return findings
+	if _, hidden := j.joiners(); hidden != nil {
+		return []Finding{*hidden}
+	}
+	return []Finding{ok(j.groupName(), "%s, all of them joiners of these topics", count(len(g.Members), "member"))}
 }
 
 // plainData tells whether joiners too may send another strategy's data: while
@@ -121,7 +158,7 @@ func member(m kafka.GroupMember) string {
 }
 
 func judgeGroupRelease(j *judgement) []Finding {
-	g, hidden := j.group()
+	g, hidden := j.joiners()
 	if hidden != nil {
 		return []Finding{*hidden}
 	}
@@ -282,9 +319,13 @@ func loopback(host string) bool {
 // memberAddresses finds members that advertise one address, so that questions
 // for the one reach the other, and members that nobody will ask.
 func (j *judgement) memberAddresses() []Finding {
+	g, hidden := j.joiners()
+	if hidden != nil {
+		return []Finding{*hidden}
+	}
 	first := make(map[string]string)
 	var findings []Finding
-	for _, m := range j.facts.Group.Members {
+	for _, m := range g.Members {
 		at := assign.Inspect(m.UserData).Identity.Address
 		if at == "" {
 			continue

@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"joiner/internal/kafka"
@@ -45,13 +46,17 @@ func (j *judgement) ageOf(side record.Side) (a age, hidden []Finding) {
 // retention goes by those.
 func judgeOutputRetention(j *judgement) []Finding {
 	a, hidden := j.ageOf(record.Notification)
-	findings := j.eachTopic(j.outputs(), func(topic string, _ kafka.Layout, s settings) Finding {
-		keeps, _ := s.millis("retention.ms")
+	aged := make(map[string]bool) // what is ok by that age
+	findings := j.eachTopic(j.outputs(), []string{cleanupPolicy}, func(topic string, _ kafka.Layout, s settings) Finding {
+		keeps, timed := s.millis(retentionMs)
 		switch {
-		case !s.deletes() || keeps == unlimited:
+		case !s.deletes() || timed && keeps == unlimited:
 			return ok(topic, "nothing is deleted for its age")
 		case s.logAppendTime():
-			return ok(topic, "kept for %s from when they are written", span(keeps))
+			return ok(topic, "kept from when they are written, and not from their input's timestamps")
+		}
+		if lacks := s.lacking(retentionMs, timestampType); lacks != nil {
+			return untold(topic, lacks...)
 		}
 		remedy := fmt.Sprintf("raise retention.ms well above %s, or set retention.bytes instead", span(a.oldest()))
 		used := float64(a.oldest()) / float64(keeps)
@@ -61,19 +66,33 @@ func judgeOutputRetention(j *judgement) []Finding {
 		case used >= near:
 			return warn(topic, remedy, "records have their input's timestamps and are deleted %s after those; %s: little time is left to read such outputs", span(keeps), a.why())
 		}
+		aged[topic] = true
 		return ok(topic, "kept for %s from their input's timestamps, which are at most %s old", span(keeps), span(a.oldest()))
 	})
-	return append(hidden, findings...)
+	return append(hidden, unless(hidden, findings, aged)...)
+}
+
+// unless drops what is ok by something of which a part is hidden.
+func unless(hidden, findings []Finding, by map[string]bool) []Finding {
+	if len(hidden) == 0 {
+		return findings
+	}
+	return slices.DeleteFunc(findings, func(f Finding) bool { return f.Status == OK && by[f.Subject] })
 }
 
 func judgeInputTimestamps(j *judgement) []Finding {
 	var stamped [record.Sides]bool
-	findings := make([]Finding, 0, record.Sides)
+	findings, blind := make([]Finding, 0, record.Sides), false
 	for side := range record.Sides {
 		topic := j.Inputs[side].Topic
 		s, hidden := j.settings(topic)
+		if hidden == nil && s.lacking(timestampType) != nil {
+			lacks := untold(topic, timestampType)
+			hidden = &lacks
+		}
 		if hidden != nil {
-			return append(findings, *hidden)
+			findings, blind = append(findings, *hidden), true
+			continue
 		}
 		stamped[side] = s.logAppendTime()
 		if stamped[side] && j.Inputs[side].OwnTime {
@@ -83,7 +102,7 @@ func judgeInputTimestamps(j *judgement) []Finding {
 		findings = append(findings, ok(topic, "event times are the producers'"))
 	}
 	m, n := record.Market, record.Notification
-	if j.Inputs[m].OwnTime && j.Inputs[n].OwnTime && stamped[m] != stamped[n] {
+	if !blind && j.Inputs[m].OwnTime && j.Inputs[n].OwnTime && stamped[m] != stamped[n] {
 		mixed := j.Inputs[m].Topic
 		if stamped[n] {
 			mixed = j.Inputs[n].Topic
@@ -95,7 +114,7 @@ func judgeInputTimestamps(j *judgement) []Finding {
 }
 
 func judgeOutputTimestamps(j *judgement) []Finding {
-	return j.eachTopic(j.outputs(), func(topic string, _ kafka.Layout, s settings) Finding {
+	return j.eachTopic(j.outputs(), []string{timestampType}, func(topic string, _ kafka.Layout, s settings) Finding {
 		if s.logAppendTime() {
 			return warn(topic, "set message.timestamp.type=CreateTime", "LogAppendTime: the broker replaces the notification's timestamp, which an alert is to carry, and latencies by it are lost")
 		}
@@ -103,51 +122,84 @@ func judgeOutputTimestamps(j *judgement) []Finding {
 	})
 }
 
+const (
+	timestampEither = "message.timestamp.difference.max.ms" // until Kafka 4.0
+	timestampBefore = "message.timestamp.before.max.ms"     // since Kafka 3.6
+	timestampAfter  = "message.timestamp.after.max.ms"
+)
+
 // timestampLimits are how far a topic's timestamps may be from the broker's
-// clock.
-func timestampLimits(s settings) (before, after time.Duration) {
+// clock. lacks are the settings without which that cannot be told.
+func timestampLimits(s settings) (before, after time.Duration, lacks []string) {
 	before, after = unlimited, unlimited
-	if either, known := s.millis("message.timestamp.difference.max.ms"); known { // until Kafka 4.0
+	either, known := s.millis(timestampEither)
+	if known {
 		before, after = either, either
+	} else {
+		lacks = s.lacking(timestampBefore, timestampAfter)
 	}
-	if d, known := s.millis("message.timestamp.before.max.ms"); known {
+	if d, known := s.millis(timestampBefore); known {
 		before = d
 	}
-	if d, known := s.millis("message.timestamp.after.max.ms"); known {
+	if d, known := s.millis(timestampAfter); known {
 		after = d
 	}
-	return before, after
+	return before, after, lacks
 }
 
 func judgeTimestampLimits(j *judgement) []Finding {
 	note, hidden := j.ageOf(record.Notification)
 	tick, more := j.ageOf(record.Market)
-	inBefore, inAfter := time.Duration(0), time.Duration(0) // under LogAppendTime: the broker's own clock
-	s, unset := j.settings(j.notifications())
-	switch {
-	case unset != nil && len(hidden) == 0:
+	inBefore, inAfter, unset := j.inputLimits()
+	if unset != nil && len(hidden) == 0 {
 		hidden = append(hidden, *unset)
-	case unset == nil && !s.logAppendTime():
-		inBefore, inAfter = timestampLimits(s)
 	}
-	findings := j.eachTopic(j.outputs(), func(topic string, _ kafka.Layout, s settings) Finding {
-		if s.logAppendTime() {
+	compared := make(map[string]bool) // what is ok by the notifications
+	findings := j.eachTopic(j.outputs(), []string{timestampType}, func(topic string, _ kafka.Layout, s settings) Finding {
+		before, after, lacks := timestampLimits(s)
+		switch {
+		case s.logAppendTime():
 			return ok(topic, "LogAppendTime: no timestamp is refused")
+		case lacks != nil:
+			return untold(topic, lacks...)
+		case before == unlimited && after == unlimited:
+			return ok(topic, "takes any timestamp")
 		}
+		compared[topic] = true
 		a := note
 		if topic == j.DeadLetters {
 			a = age{max(note.waiting, tick.waiting), max(note.behind, tick.behind), max(note.ahead, tick.ahead)}
 		}
-		return judgeLimits(topic, s, a, inBefore, inAfter)
+		return judgeLimits(topic, before, after, a, inBefore, inAfter)
 	})
+	findings = unless(hidden, findings, compared)
 	if len(more) > 0 && j.DeadLetters != "" {
+		findings = unless(more, findings, map[string]bool{j.DeadLetters: compared[j.DeadLetters]})
 		hidden = append(hidden, more...)
 	}
 	return append(hidden, findings...)
 }
 
-func judgeLimits(topic string, s settings, a age, inBefore, inAfter time.Duration) Finding {
-	before, after := timestampLimits(s)
+// inputLimits are how far notifications' timestamps may be from the broker's
+// clock, or the finding that this cannot be told.
+func (j *judgement) inputLimits() (before, after time.Duration, hidden *Finding) {
+	topic := j.notifications()
+	s, hidden := j.settings(topic)
+	if hidden != nil {
+		return 0, 0, hidden
+	}
+	if s.logAppendTime() {
+		return 0, 0, nil // the broker's own clock
+	}
+	before, after, lacks := timestampLimits(s)
+	if lacks = append(s.lacking(timestampType), lacks...); lacks != nil {
+		unknown := untold(topic, lacks...)
+		return 0, 0, &unknown
+	}
+	return before, after, nil
+}
+
+func judgeLimits(topic string, before, after time.Duration, a age, inBefore, inAfter time.Duration) Finding {
 	const refused = "outputs of such records are refused and become dead letters (invalid_timestamp)"
 	switch {
 	case a.oldest() > before:

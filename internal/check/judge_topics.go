@@ -129,6 +129,9 @@ func (j *judgement) judgeOutput(topic string, want int32) Finding {
 		return f
 	}
 	has := l.Topic.Partitions
+	if hidden := j.unseenInput(topic); hidden != nil && want > 0 && has >= want {
+		return *hidden
+	}
 	switch {
 	case want == 0:
 		return warn(topic, missingRemedy, "could not be compared with the inputs: none was seen")
@@ -145,6 +148,19 @@ func (j *judgement) judgeOutput(topic string, want int32) Finding {
 	}
 	return warn(topic, fmt.Sprintf("make it anew with %d partitions, or grow the inputs to %d", want, has),
 		"%d partitions, the inputs have %d: those from %d on stay empty", has, want, want)
+}
+
+// unseenInput is the finding about an output that cannot be compared with both
+// inputs; nil where it can.
+func (j *judgement) unseenInput(output string) *Finding {
+	for _, input := range j.inputs() {
+		_, hidden := j.layout(input)
+		if hidden != nil {
+			hidden.Subject, hidden.Message = output, input+": "+hidden.Message
+			return hidden
+		}
+	}
+	return nil
 }
 
 func (j *judgement) judgeMissingOutput(topic string, want int32) Finding {
@@ -218,16 +234,13 @@ func copies(l kafka.Layout) (replicas, inSync int) {
 }
 
 func judgeMinInSync(j *judgement) []Finding {
-	return j.eachTopic(j.topics(), func(topic string, l kafka.Layout, s settings) Finding {
+	return j.eachTopic(j.topics(), []string{minInSync}, func(topic string, l kafka.Layout, s settings) Finding {
 		return judgeMinInSyncOf(topic, l, s, slices.Contains(j.outputs(), topic))
 	})
 }
 
 func judgeMinInSyncOf(topic string, l kafka.Layout, s settings, output bool) Finding {
-	n, known := s.number("min.insync.replicas")
-	if !known {
-		return untold(topic, "min.insync.replicas")
-	}
+	n, _ := s.number(minInSync)
 	replicas, inSync := copies(l)
 	refuse, who := warn, "its producers'"
 	if output {
@@ -249,8 +262,8 @@ func judgeMinInSyncOf(topic string, l kafka.Layout, s settings, output bool) Fin
 }
 
 func judgeUnclean(j *judgement) []Finding {
-	return j.eachTopic(j.topics(), func(topic string, _ kafka.Layout, s settings) Finding {
-		if s["unclean.leader.election.enable"] == "true" {
+	return j.eachTopic(j.topics(), []string{uncleanElect}, func(topic string, _ kafka.Layout, s settings) Finding {
+		if s[uncleanElect] == "true" {
 			return warn(topic, "set unclean.leader.election.enable to false", "a replica that is behind may become leader: acknowledged records are then lost and offsets taken back")
 		}
 		return ok(topic, "off")

@@ -94,7 +94,7 @@ func TestKafkaCheckRights(t *testing.T) {
 		o.TransactionalID = "of-somebody-else-"
 		s.finds(o, slices.Concat(without(alone, alone[3]),
 			blind("Describe on topic "+dead+" is missing", append(outputChecks(), "output_topics"), dead),
-			blind("Describe on "+on+" is missing", []string{"group_protocol", "group_members", "group_release", "replicas"}, on),
+			blind("Describe on "+on+" is missing", []string{"group_protocol", "group_members", "group_release", "replicas", "peer_advertise"}, on),
 			blind("Describe on "+on+" is missing", []string{"market_compaction_lag", "committed_offsets"}, names.market),
 			blind("Describe on "+on+" is missing", []string{"committed_offsets", "retention"}, names.notes),
 			[]wantFinding{
