@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
 )
 
@@ -104,7 +105,10 @@ func (c *Clients) open() error {
 	}
 	c.group = newGroupClient(c.Fetch, c.Coordinator, group, c.faults, c.rights, c.beat)
 	c.Ends = newEnds(c.Admin, isolation(c.opts.ReadCommitted), c.faults, c.rights)
-	c.Reader = &Reader{client: c.Log, committed: c.opts.ReadCommitted, faults: c.faults, rights: c.rights}
+	c.Reader = &Reader{
+		client: c.Log, links: newLinks(c.opts, c.Log.Config().Net.ReadTimeout), codec: kgo.DefaultDecompressor(),
+		committed: c.opts.ReadCommitted, faults: c.faults, rights: c.rights,
+	}
 	c.Facts = &Facts{client: c.Admin, faults: c.faults, rights: c.rights, log: c.opts.Log}
 	return nil
 }
@@ -208,6 +212,9 @@ func (c *Clients) Close() error {
 		// First the connections: sarama's Close would wait for responses.
 		for _, d := range c.conns {
 			d.shut()
+		}
+		if c.Reader != nil {
+			c.Reader.links.close()
 		}
 		c.sessions.close()
 		for _, f := range c.release() {

@@ -103,13 +103,6 @@ func groupConfig(o Options, dialer *conns) *sarama.Config {
 	return c
 }
 
-// fetchingConfig is for a Fetcher's connections, which belong to no client.
-func fetchingConfig(o Options, dialer *conns, readTimeout time.Duration) *sarama.Config {
-	c := base(o, dialer)
-	c.Net.ReadTimeout = readTimeout
-	return c
-}
-
 // coordinatorConfig is for the group's own connection.
 func coordinatorConfig(o Options, dialer *conns) *sarama.Config {
 	c := base(o, dialer)

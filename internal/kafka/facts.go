@@ -88,17 +88,22 @@ func settled(resp *sarama.MetadataResponse) error {
 }
 
 func topicOf(t *sarama.TopicMetadata) Topic {
-	topic := Topic{Name: t.Name}
-	switch t.Err {
+	return newTopic(t.Name, t.Err, len(t.Partitions), t.Uuid)
+}
+
+// newTopic is what metadata tells of a topic.
+func newTopic(name string, err sarama.KError, partitions int, id sarama.Uuid) Topic {
+	topic := Topic{Name: name}
+	switch err {
 	case sarama.ErrUnknownTopicOrPartition:
 		return topic
 	case sarama.ErrTopicAuthorizationFailed, sarama.ErrInvalidTopic:
-		topic.Err = t.Err
+		topic.Err = err
 		return topic
 	}
-	topic.Partitions = int32(len(t.Partitions))
-	if t.Uuid != (sarama.Uuid{}) {
-		topic.ID = t.Uuid.String()
+	topic.Partitions = int32(partitions)
+	if id != (sarama.Uuid{}) {
+		topic.ID = id.String()
 	}
 	return topic
 }

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"reflect"
 	"slices"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"joiner/internal/record"
 )
@@ -23,137 +23,112 @@ type chunk struct {
 	// spill makes room in records when they are at their capacity: it takes
 	// them away and puts an empty slice in their place. nil: they grow.
 	spill func(c *chunk)
+	codec kgo.Decompressor
 }
 
-// parse makes a chunk of a fetch at position. Under read committed, records of
-// aborted transactions are left out; control records (transaction markers)
-// always are. The records are appended to buf, which may be nil.
-func parse(block *sarama.FetchResponseBlock, position int64, committed bool, buf []record.Record) (chunk, error) {
-	c := chunk{records: buf}
-	err := c.parse(block, position, committed)
-	return c, err
-}
-
-// parse is parse into c, whose records and spill are set. After an error c is
-// right up to c.next.
-func (c *chunk) parse(block *sarama.FetchResponseBlock, position int64, committed bool) error {
-	c.next, c.high, c.end = position, block.HighWaterMarkOffset, block.HighWaterMarkOffset
+// parse makes c of a fetch at position; its records, spill and codec are set.
+// Under read committed, records of aborted transactions are left out; control
+// records (transaction markers) always are. Keys, values and headers alias the
+// response. After an error c is right up to c.next.
+func (c *chunk) parse(p *block, position int64, committed bool) error {
+	c.next, c.high, c.end = position, p.HighWatermark, p.HighWatermark
 	if committed {
-		c.end = block.LastStableOffset
+		c.end = p.LastStableOffset
 	}
-	aborted := newAborts(block.AbortedTransactions)
-	for _, set := range block.RecordsSet {
-		switch {
-		case set.MsgSet != nil:
-			c.addMessages(set.MsgSet, position)
-		case set.RecordBatch == nil:
-		case set.RecordBatch.PartialTrailingRecord:
-			// Only ever the last; what it holds is not to be trusted.
+	aborted := newAborts(p.AbortedTransactions)
+	for raw := p.RecordBatches; len(raw) > 0; {
+		one, rest, err := cutBatch(raw)
+		if err == errCut { //nolint:errorlint // our own, as it is
 			c.partial = c.next == position
 			return nil
-		default:
-			if err := c.addBatch(set.RecordBatch, position, committed, aborted); err != nil {
-				return err
-			}
 		}
+		if err == nil {
+			err = c.take(one, position, committed, aborted)
+		}
+		if err != nil {
+			return err
+		}
+		raw = rest
 	}
-	if len(block.RecordsSet) == 0 {
-		c.next = max(c.next, pastEmpty(block))
-	}
-	c.partial = c.next == position && (block.Partial || partialMessages(block))
+	c.partial = false
 	return nil
 }
 
-func (c *chunk) add(r record.Record) {
-	if c.spill != nil && len(c.records) == cap(c.records) {
-		c.spill(c)
+func (c *chunk) take(raw []byte, position int64, committed bool, aborted *aborts) error {
+	if raw[formatAt] < batchFormat {
+		last, err := oldMessage(raw, position, c.codec, func(r record.Record) { *c.slot() = r })
+		if err != nil {
+			return err
+		}
+		c.next = max(c.next, last+1)
+		return nil
 	}
-	c.records = append(c.records, r)
+	if raw[formatAt] > batchFormat {
+		return fmt.Errorf("%w: its format is %d", errBatch, raw[formatAt])
+	}
+	b, err := readBatch(raw)
+	if err != nil {
+		return err
+	}
+	return c.takeBatch(&b, position, committed, aborted)
 }
 
-func (c *chunk) addBatch(b *sarama.RecordBatch, position int64, committed bool, aborted *aborts) error {
+// slot is where the next record goes.
+func (c *chunk) slot() *record.Record {
+	n := len(c.records)
+	if n == cap(c.records) {
+		if c.spill == nil {
+			c.records = slices.Grow(c.records, 1)
+		} else {
+			c.spill(c)
+			n = 0
+		}
+	}
+	c.records = c.records[:n+1]
+	return &c.records[n]
+}
+
+func (c *chunk) takeBatch(b *batch, position int64, committed bool, aborted *aborts) error {
 	hidden := false
 	if committed {
-		aborted.reach(b.LastOffset())
-		hidden = b.IsTransactional && aborted.open[b.ProducerID]
+		aborted.reach(b.last)
+		hidden = b.is(transactionalBit) && aborted.open[b.producer]
 	}
-	if b.Control {
+	if b.is(controlBit) {
 		hidden = true
-		if err := aborted.marker(b); err != nil {
-			return fmt.Errorf("control batch at offset %d: %w", b.FirstOffset, err)
+		if err := aborted.marker(b, c.codec); err != nil {
+			return fmt.Errorf("control batch at offset %d: %w", b.first, err)
+		}
+	}
+	if !hidden && b.last >= position {
+		body, err := b.body(c.codec)
+		if err == nil {
+			err = b.each(body, position, c.slot)
+		}
+		if err != nil {
+			return fmt.Errorf("batch at offset %d: %w", b.first, err)
 		}
 	}
 	// The batch's own last offset and not its last record's: compaction leaves
-	// gaps at the end.
-	c.next = max(c.next, b.LastOffset()+1)
-	if hidden {
-		return nil
-	}
-	for _, r := range b.Records {
-		if b.FirstOffset+r.OffsetDelta >= position {
-			c.add(FromRecord(b, r))
-		}
-	}
+	// gaps at the end, and batches of which nothing is left.
+	c.next = max(c.next, b.last+1)
 	return nil
-}
-
-// addMessages takes the formats before Kafka 0.11, which old segments keep. In
-// format 1 the offsets inside a compressed message count from 0, and the
-// wrapper bears the offset of the last.
-func (c *chunk) addMessages(set *sarama.MessageSet, position int64) {
-	for _, wrapper := range set.Messages {
-		inner := wrapper.Messages()
-		if len(inner) == 0 {
-			continue
-		}
-		base := int64(0)
-		if wrapper.Msg.Set != nil && wrapper.Msg.Version >= 1 {
-			base = wrapper.Offset - inner[len(inner)-1].Offset
-		}
-		for _, m := range inner {
-			offset := base + m.Offset
-			if offset < position {
-				continue
-			}
-			at := m.Msg.Timestamp
-			if m.Msg.LogAppendTime {
-				at = wrapper.Msg.Timestamp
-			}
-			c.add(record.Record{Offset: offset, Timestamp: timestamp(at), Key: m.Msg.Key, Value: m.Msg.Value})
-		}
-		c.next = max(c.next, wrapper.Offset+1)
-	}
-}
-
-func partialMessages(block *sarama.FetchResponseBlock) bool {
-	n := len(block.RecordsSet)
-	return n > 0 && block.RecordsSet[n-1].MsgSet != nil && block.RecordsSet[n-1].MsgSet.PartialTrailingMessage
-}
-
-// pastEmpty returns the offset behind the batches of a response of which none
-// has a record left, as compaction leaves them; 0 where there is no batch.
-// sarama drops such batches and keeps that offset to itself, so it is read by
-// reflection: without it a reader would stand before them for ever, or have to
-// try offset by offset. A test fails when the field goes.
-func pastEmpty(block *sarama.FetchResponseBlock) int64 {
-	field := reflect.ValueOf(block).Elem().FieldByName("recordsNextOffset")
-	if !field.IsValid() || field.Kind() != reflect.Pointer || field.IsNil() {
-		return 0
-	}
-	return field.Elem().Int()
 }
 
 // aborts follows which producers' records belong to an aborted transaction, as
 // a fetch's batches go by (KIP-98): from its first offset, which the response
 // names, to its abort marker, which lies in the log.
 type aborts struct {
-	coming []*sarama.AbortedTransaction // by first offset
-	open   map[int64]bool               // by producer id
+	coming []kmsg.FetchResponseTopicPartitionAbortedTransaction // by first offset
+	open   map[int64]bool                                       // by producer id
 }
 
-func newAborts(txns []*sarama.AbortedTransaction) *aborts {
+func newAborts(txns []kmsg.FetchResponseTopicPartitionAbortedTransaction) *aborts {
+	if len(txns) == 0 {
+		return &aborts{}
+	}
 	coming := slices.Clone(txns)
-	slices.SortFunc(coming, func(a, b *sarama.AbortedTransaction) int {
+	slices.SortFunc(coming, func(a, b kmsg.FetchResponseTopicPartitionAbortedTransaction) int {
 		return cmp.Compare(a.FirstOffset, b.FirstOffset)
 	})
 	return &aborts{coming: coming, open: make(map[int64]bool, len(coming))}
@@ -172,16 +147,23 @@ const abortMarker = 0
 
 // marker ends the producer's aborted transaction. Control records of other
 // types mean nothing here.
-func (a *aborts) marker(b *sarama.RecordBatch) error {
-	if len(b.Records) == 0 {
+func (a *aborts) marker(b *batch, d kgo.Decompressor) error {
+	if b.count == 0 {
 		return nil // compacted away, its transaction with it
 	}
-	key := b.Records[0].Key // version, type: two int16
-	if len(key) < 4 {
-		return fmt.Errorf("key of %d bytes, 4 are needed", len(key))
+	body, err := b.body(d)
+	if err != nil {
+		return err
 	}
-	if binary.BigEndian.Uint16(key[2:]) == abortMarker {
-		delete(a.open, b.ProducerID)
+	var r record.Record
+	if err := b.each(body, b.first, func() *record.Record { return &r }); err != nil {
+		return err
+	}
+	if len(r.Key) < 4 { // version, type: two int16
+		return fmt.Errorf("key of %d bytes, 4 are needed", len(r.Key))
+	}
+	if binary.BigEndian.Uint16(r.Key[2:]) == abortMarker {
+		delete(a.open, b.producer)
 	}
 	return nil
 }

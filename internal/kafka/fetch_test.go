@@ -5,19 +5,70 @@ import (
 	"hash/crc32"
 	"slices"
 	"testing"
-	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/google/go-cmp/cmp"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
-
-	"joiner/internal/record"
 )
+
+// logged is a record batch as it lies in a log.
+type logged struct {
+	kmsg.RecordBatch
+	records []kmsg.Record
+}
+
+func newLogged(first int64, offsets int32) *logged {
+	return &logged{RecordBatch: kmsg.RecordBatch{
+		FirstOffset: first, LastOffsetDelta: offsets - 1, PartitionLeaderEpoch: -1, Magic: 2, ProducerID: -1, ProducerEpoch: -1,
+	}}
+}
+
+// of marks the batch as part of a producer's transaction.
+func (b *logged) of(producer int64) *logged {
+	b.ProducerID, b.Attributes = producer, b.Attributes|transactionalBit
+	return b
+}
+
+// marker makes it the end of a transaction.
+func (b *logged) marker(key []byte) *logged {
+	b.Attributes |= controlBit
+	return b.add(0, key, nil)
+}
+
+func (b *logged) add(delta int32, key, value []byte, headers ...kmsg.Header) *logged {
+	b.records = append(b.records, kmsg.Record{OffsetDelta: delta, Key: key, Value: value, Headers: headers})
+	return b
+}
+
+func (b *logged) last() int64 { return b.FirstOffset + int64(b.LastOffsetDelta) }
+
+// raw is the batch's bytes.
+func (b *logged) raw() []byte {
+	whole := b.RecordBatch
+	whole.NumRecords, whole.Records = int32(len(b.records)), nil
+	for _, r := range b.records {
+		r.Length = 0
+		r.Length = int32(len(r.AppendTo(nil)) - 1) // without the length itself: 0 takes one byte
+		whole.Records = r.AppendTo(whole.Records)
+	}
+	if codec := kgo.CompressionCodecType(whole.Attributes & codecBits); codec != kgo.CodecNone {
+		whole.Records = compressed(codec, whole.Records)
+	}
+	return sealed(whole)
+}
+
+// sealed is the batch with its length and checksum.
+func sealed(b kmsg.RecordBatch) []byte {
+	raw := b.AppendTo(nil)
+	binary.BigEndian.PutUint32(raw[lengthAt:], uint32(len(raw)-lengthEnd))
+	binary.BigEndian.PutUint32(raw[crcAt:], crc32.Checksum(raw[crcEnd:], crc32.MakeTable(crc32.Castagnoli)))
+	return raw
+}
 
 // history is a log made at random, with what a reader must see of it.
 type history struct {
-	batches []*sarama.RecordBatch
+	batches []*logged
 	visible []int64 // offsets that read committed shows
 	every   []int64 // offsets of all data records
 	aborted []span
@@ -55,19 +106,23 @@ func drawHistory(t *rapid.T) history {
 
 func (h *history) addBatch(t *rapid.T, producer int64, open map[int64][]int64) {
 	n := rapid.Int32Range(1, 5).Draw(t, "records")
-	b := &sarama.RecordBatch{
-		Version: 2, FirstOffset: h.end, LastOffsetDelta: n - 1, FirstTimestamp: time.UnixMilli(1),
-		ProducerID: producer - 1, IsTransactional: producer > 0,
+	b := newLogged(h.end, n)
+	b.FirstTimestamp = 1
+	if producer > 0 {
+		b.of(producer - 1)
 	}
-	for delta := range int64(n) {
-		offset := h.end + delta
+	b.Attributes |= int16(rapid.SampledFrom([]kgo.CompressionCodecType{
+		kgo.CodecNone, kgo.CodecNone, kgo.CodecGzip, kgo.CodecSnappy, kgo.CodecLz4, kgo.CodecZstd,
+	}).Draw(t, "codec"))
+	for delta := range n {
+		offset := h.end + int64(delta)
 		if producer > 0 {
 			open[producer] = append(open[producer], offset)
 		}
 		if rapid.IntRange(0, 4).Draw(t, "compacted") == 0 {
 			continue
 		}
-		b.Records = append(b.Records, &sarama.Record{OffsetDelta: delta, Value: []byte{byte(offset)}})
+		b.add(delta, nil, []byte{byte(offset)})
 		h.every = append(h.every, offset)
 		if producer == 0 {
 			h.visible = append(h.visible, offset)
@@ -90,40 +145,51 @@ func (h *history) endTransaction(t *rapid.T, producer int64, open map[int64][]in
 	} else {
 		h.aborted = append(h.aborted, span{producer - 1, open[producer][0], h.end})
 	}
-	h.batches = append(h.batches, &sarama.RecordBatch{
-		Version: 2, FirstOffset: h.end, ProducerID: producer - 1, IsTransactional: true, Control: true,
-		Records: []*sarama.Record{{Key: key}},
-	})
+	h.batches = append(h.batches, newLogged(h.end, 1).of(producer-1).marker(key))
 	delete(open, producer)
 	h.end++
 }
 
 // fetch answers like a broker: whole batches from the one that holds position
-// on, at most limit, below the end for the isolation level.
-func (h *history) fetch(position int64, limit int, committed bool) *sarama.FetchResponseBlock {
-	block := &sarama.FetchResponseBlock{HighWaterMarkOffset: h.end, LastStableOffset: h.stable}
+// on, at most limit, below the end for the isolation level. It returns the last
+// offset that it covers, -1 where there is none.
+func (h *history) fetch(position int64, limit int, committed bool) (p *block, last int64) {
+	p = newBlock(h.end, h.stable)
 	bound := h.end
 	if committed {
 		bound = h.stable
 	}
-	last := int64(-1)
+	last = -1
 	for _, b := range h.batches {
-		if b.LastOffset() < position || b.FirstOffset >= bound || len(block.RecordsSet) == limit {
+		if b.last() < position || b.FirstOffset >= bound || limit == 0 {
 			continue
 		}
-		if len(b.Records) == 0 {
-			continue // sarama drops it
-		}
-		block.RecordsSet = append(block.RecordsSet, &sarama.Records{RecordBatch: b})
-		last = b.LastOffset()
+		p.RecordBatches = append(p.RecordBatches, b.raw()...)
+		last = b.last()
+		limit--
 	}
 	for _, a := range h.aborted {
 		if committed && a.marker >= position && a.first <= last {
-			block.AbortedTransactions = append(block.AbortedTransactions,
-				&sarama.AbortedTransaction{ProducerID: a.producer, FirstOffset: a.first})
+			p.AbortedTransactions = append(p.AbortedTransactions,
+				kmsg.FetchResponseTopicPartitionAbortedTransaction{ProducerID: a.producer, FirstOffset: a.first})
 		}
 	}
-	return block
+	return p, last
+}
+
+func newBlock(high, stable int64, batches ...*logged) *block {
+	p := kmsg.NewFetchResponseTopicPartition()
+	p.HighWatermark, p.LastStableOffset = high, stable
+	for _, b := range batches {
+		p.RecordBatches = append(p.RecordBatches, b.raw()...)
+	}
+	return &p
+}
+
+func parse(p *block, position int64, committed bool) (chunk, error) {
+	c := chunk{codec: kgo.DefaultDecompressor()}
+	err := c.parse(p, position, committed)
+	return c, err
 }
 
 func TestParseShowsWhatIsCommitted(t *testing.T) {
@@ -139,9 +205,8 @@ func TestParseShowsWhatIsCommitted(t *testing.T) {
 
 		var got []int64
 		for position := from; ; {
-			limit := rapid.IntRange(1, 4).Draw(t, "batches")
-			block := h.fetch(position, limit, committed)
-			c, err := parse(block, position, committed, nil)
+			p, last := h.fetch(position, rapid.IntRange(1, 4).Draw(t, "batches"), committed)
+			c, err := parse(p, position, committed)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,11 +219,11 @@ func TestParseShowsWhatIsCommitted(t *testing.T) {
 				}
 				got = append(got, r.Offset)
 			}
-			if len(block.RecordsSet) == 0 {
-				break // only batches without records are left
+			if last < 0 {
+				break
 			}
-			if last := block.RecordsSet[len(block.RecordsSet)-1].RecordBatch; c.next != last.LastOffset()+1 {
-				t.Fatalf("next %d behind a batch that ends at %d", c.next, last.LastOffset())
+			if c.next != last+1 {
+				t.Fatalf("next %d behind a batch that ends at %d", c.next, last)
 			}
 			position = c.next
 		}
@@ -168,91 +233,38 @@ func TestParseShowsWhatIsCommitted(t *testing.T) {
 	})
 }
 
+// Wherever a response is cut, what came whole counts, and nothing of the rest.
 func TestParsePartialBatches(t *testing.T) {
-	whole := &sarama.Records{RecordBatch: &sarama.RecordBatch{FirstOffset: 5, Records: []*sarama.Record{{}}}}
-	cut := &sarama.Records{RecordBatch: &sarama.RecordBatch{FirstOffset: 6, LastOffsetDelta: 9, PartialTrailingRecord: true}}
-	for name, test := range map[string]struct {
-		sets    []*sarama.Records
-		header  bool // not even a header came whole
-		next    int64
-		partial bool
-	}{
-		"whole":       {[]*sarama.Records{whole}, false, 6, false},
-		"whole, cut":  {[]*sarama.Records{whole, cut}, false, 6, false},
-		"cut":         {[]*sarama.Records{cut}, false, 5, true},
-		"header":      {nil, true, 5, true},
-		"nothing":     {nil, false, 5, false},
-		"old, cut":    {[]*sarama.Records{{MsgSet: &sarama.MessageSet{PartialTrailingMessage: true}}}, false, 5, true},
-		"empty union": {[]*sarama.Records{{}}, false, 5, false},
-	} {
-		c, err := parse(&sarama.FetchResponseBlock{RecordsSet: test.sets, Partial: test.header}, 5, true, nil)
-		if err != nil || c.next != test.next || c.partial != test.partial {
-			t.Errorf("%s: next %d, partial %v, error %v; want %d, %v", name, c.next, c.partial, err, test.next, test.partial)
+	first, second := newLogged(5, 1).add(0, nil, []byte("a")), newLogged(6, 9).add(8, nil, []byte("b"))
+	whole := newBlock(15, 15, first, second)
+	for cut := range len(whole.RecordBatches) + 1 {
+		p := *whole
+		p.RecordBatches = whole.RecordBatches[:cut]
+		next, n := int64(5), 0
+		if cut >= len(first.raw()) {
+			next, n = 6, 1
+		}
+		if cut == len(whole.RecordBatches) {
+			next, n = 15, 2
+		}
+		c, err := parse(&p, 5, true)
+		if partial := cut > 0 && next == 5; err != nil || c.next != next || len(c.records) != n || c.partial != partial {
+			t.Errorf("cut at %d: next %d, %d records, partial %v, error %v; want %d, %d, %v", cut, c.next, len(c.records), c.partial, err, next, n, partial)
 		}
 	}
 }
 
 func TestParseRefusesABrokenMarker(t *testing.T) {
-	b := &sarama.RecordBatch{Control: true, Records: []*sarama.Record{{Key: []byte{0, 0}}}}
-	block := &sarama.FetchResponseBlock{RecordsSet: []*sarama.Records{{RecordBatch: b}}}
-	if _, err := parse(block, 0, true, nil); err == nil {
+	if _, err := parse(newBlock(1, 1, newLogged(0, 1).of(1).marker([]byte{0, 0})), 0, true); err == nil {
 		t.Error("a marker without a type is taken")
-	}
-}
-
-func TestParseOldFormats(t *testing.T) {
-	at, stamped := time.UnixMilli(7), time.UnixMilli(9)
-	message := func(v int8, value string, append bool) *sarama.Message {
-		return &sarama.Message{Version: v, Value: []byte(value), Timestamp: at, LogAppendTime: append}
-	}
-	wrapped := func(offset int64, v int8, append bool, inner ...*sarama.MessageBlock) *sarama.MessageBlock {
-		return &sarama.MessageBlock{Offset: offset, Msg: &sarama.Message{
-			Version: v, Timestamp: stamped, LogAppendTime: append, Set: &sarama.MessageSet{Messages: inner},
-		}}
-	}
-	set := &sarama.MessageSet{Messages: []*sarama.MessageBlock{
-		{Offset: 3, Msg: message(0, "before", false)},
-		{Offset: 4, Msg: message(1, "single", false)},
-		wrapped(6, 1, false, // relative offsets
-			&sarama.MessageBlock{Offset: 0, Msg: message(1, "a", false)},
-			&sarama.MessageBlock{Offset: 1, Msg: message(1, "b", false)}),
-		wrapped(8, 0, false, // absolute ones
-			&sarama.MessageBlock{Offset: 7, Msg: message(0, "c", false)},
-			&sarama.MessageBlock{Offset: 8, Msg: message(0, "d", false)}),
-		wrapped(9, 1, true, &sarama.MessageBlock{Offset: 0, Msg: message(1, "e", true)}),
-	}}
-	c, err := parse(&sarama.FetchResponseBlock{RecordsSet: []*sarama.Records{{MsgSet: set}}}, 4, true, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want []record.Record
-	for i, v := range []string{"single", "a", "b", "c", "d", "e"} {
-		want = append(want, record.Record{Offset: int64(4 + i), Timestamp: 7, Value: []byte(v)})
-	}
-	want[5].Timestamp = 9
-	if diff := cmp.Diff(want, c.records); diff != "" {
-		t.Error(diff)
-	}
-	if c.next != 10 {
-		t.Errorf("next %d, want 10", c.next)
 	}
 }
 
 // emptyBatch is what compaction leaves of a batch whose records all went: it
 // must keep the producer's sequence.
-func emptyBatch(first int64, offsets int32) []byte {
-	b := kmsg.RecordBatch{
-		FirstOffset: first, PartitionLeaderEpoch: -1, Magic: 2, LastOffsetDelta: offsets - 1,
-		ProducerID: 1, Length: 49, // all that follows Length, without records
-	}
-	raw := b.AppendTo(nil)
-	const crcAt, crcEnd = 17, 21
-	binary.BigEndian.PutUint32(raw[crcAt:], crc32.Checksum(raw[crcEnd:], crc32.MakeTable(crc32.Castagnoli)))
-	return raw
-}
+func emptyBatch(first int64, offsets int32) []byte { return newLogged(first, offsets).raw() }
 
-// sarama hides batches without records, and how far they reach, from raw
-// fetches; this also fails where the field that pastEmpty reads is gone.
+// Nothing in them is shown, and the position passes over them.
 func TestReaderPassesOverEmptyBatches(t *testing.T) {
 	k := fakeCluster(t, 1)
 	topic := k.topic(t, 1, nil)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
 
 	"joiner/internal/record"
@@ -122,6 +123,7 @@ type Fetcher struct {
 	clients   Options
 	o         FetcherOptions
 	isolation sarama.IsolationLevel
+	codec     kgo.Decompressor
 	faults    *sampler
 	rights    *rights
 	// readTimeout ends a request that a broker does not answer.
@@ -151,6 +153,7 @@ func (c *Clients) NewFetcher(o FetcherOptions) *Fetcher {
 		clients:     c.opts,
 		o:           o.withDefaults(c.opts),
 		isolation:   isolation(c.opts.ReadCommitted),
+		codec:       kgo.DefaultDecompressor(),
 		faults:      c.faults,
 		rights:      c.rights,
 		readTimeout: fetchReadTimeout(c.opts),

@@ -41,7 +41,6 @@ type Feed struct {
 	bytes    int32 // to ask for
 	epoch    int32 // the leader's
 	until    time.Time
-	apart    bool // ask for it alone: a response that held it made no sense
 
 	topicID string    // that the position belongs to; empty: any topic's of the name
 	sure    time.Time // when the broker last said that it is; zero: not yet
@@ -142,23 +141,22 @@ const (
 
 // take hands what a response tells of the partition to the sink and moves the
 // position. An error is what the broker, or the batch, says.
-func (fd *Feed) take(block *sarama.FetchResponseBlock) (verdict, error) {
-	if block == nil {
+func (fd *Feed) take(p *block) (verdict, error) {
+	if p == nil {
 		return seeks, sarama.ErrIncompleteResponse
 	}
-	if block.Err != sarama.ErrNoError {
-		return fd.refused(block.Err)
+	if p.ErrorCode != 0 {
+		return fd.refused(sarama.KError(p.ErrorCode))
 	}
 	fd.mu.Lock()
 	defer fd.mu.Unlock()
 	if fd.removed {
 		return stays, nil
 	}
-	fd.apart = false
 	fd.f.rights.seen(readTopic(fd.topic))
 	before := fd.position
-	c := chunk{spill: fd.spill}
-	err := c.parse(block, before, fd.f.isolation == sarama.ReadCommitted)
+	c := chunk{spill: fd.spill, codec: fd.f.codec}
+	err := c.parse(p, before, fd.f.isolation == sarama.ReadCommitted)
 	fd.deliver(&c, max(fd.position, c.next))
 	if err != nil {
 		fd.until = time.Now().Add(slow)
@@ -168,7 +166,7 @@ func (fd *Feed) take(block *sarama.FetchResponseBlock) (verdict, error) {
 		fd.until = time.Now().Add(slow)
 		return stays, err
 	}
-	return fd.prefer(block.PreferredReadReplica), nil
+	return fd.prefer(p.PreferredReadReplica), nil
 }
 
 // handOver is the chunk's spill.

