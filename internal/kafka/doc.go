@@ -23,9 +23,10 @@
 //	Log          restores
 //	Transaction  the coordinators of transactions; under exactly_once only
 //
-// A [Fetcher] dials brokers itself, outside of any client: sarama's metadata
-// requests look at every connection of their client, and wait for it, with the
-// client's lock held.
+// A [Fetcher] dials brokers itself, outside of any client, and so does a
+// [Reader] for records: sarama's metadata requests look at every connection of
+// their client, and wait for it, with the client's lock held; and it decodes
+// more of a record than is needed here. See link and batch.
 //
 // # The group's client
 //

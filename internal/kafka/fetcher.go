@@ -182,11 +182,11 @@ func (f *Fetcher) Add(topic string, id int32, from int64, sink Sink) *Feed {
 
 // AddOf is Add of the topic with that id, see Topic.ID, and of no other that
 // gets its name: an offset of one means nothing in the other, though it may be
-// in its range. Fetches by topic id (KIP-516) would see to that, but sarama has
-// none; so the leader is asked for the topic's id over the connection that the
-// partition is fetched over, right before the first fetch after whatever may
-// have hidden a change, and every Options.MetadataRefresh. An empty id is not
-// looked at.
+// in its range. Fetches by topic id (KIP-516) would see to that, but only with
+// brokers of 3.1; so the leader is asked for the topic's id over the connection
+// that the partition is fetched over, right before the first fetch after
+// whatever may have hidden a change, and every Options.MetadataRefresh. An empty
+// id is not looked at.
 func (f *Fetcher) AddOf(topicID, topic string, id int32, from int64, sink Sink) *Feed {
 	fd := f.newFeed(partition{topic, id}, from, sink)
 	fd.topicID = topicID
