@@ -162,11 +162,7 @@ func (s *source) topicIDs() (map[string]Topic, error) {
 			names = append(names, fd.topic)
 		}
 	}
-	l, err := s.connect()
-	if err != nil {
-		return nil, err
-	}
-	topics, err := l.topics(names)
+	topics, err := s.connect().topics(names)
 	s.ended()
 	return topics, err
 }
@@ -190,11 +186,7 @@ func (s *source) sleep(d time.Duration) {
 }
 
 func (s *source) fetch(req *kmsg.FetchRequest) (*kmsg.FetchResponse, error) {
-	l, err := s.connect()
-	if err != nil {
-		return nil, err
-	}
-	resp, err := l.fetch(req)
+	resp, err := s.connect().fetch(req)
 	s.ended()
 	return resp, err
 }
@@ -209,13 +201,13 @@ func (s *source) ended() {
 // connect returns the connection, a new one where there is none, the broker has
 // moved to another address, or the session's end is near (KIP-368). The dialling
 // is part of the first request.
-func (s *source) connect() (*link, error) {
+func (s *source) connect() *link {
 	s.f.mu.Lock()
 	l, addr := s.link, s.addr
 	if l != nil && l.addr == addr && !l.overdue(time.Now()) {
 		s.since = time.Now()
 		s.f.mu.Unlock()
-		return l, nil
+		return l
 	}
 	s.f.mu.Unlock()
 	s.hangUp()
@@ -228,7 +220,7 @@ func (s *source) connect() (*link, error) {
 		l.cut() // Close has not seen it
 	}
 	s.f.mu.Unlock()
-	return l, nil
+	return l
 }
 
 func (s *source) hangUp() {
