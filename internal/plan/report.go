@@ -96,9 +96,14 @@ type Sizing struct {
 	MemberRate float64 `json:"member_rate"`
 	// PartitionsNeeded is the least number of partitions of each topic with
 	// which no index alone is more than one member can do at the peak; nil
-	// where no number will do, which Problem explains.
-	PartitionsNeeded *int32 `json:"partitions_needed"`
-	Problem          string `json:"problem,omitempty"`
+	// where no number will do, which Problem explains. A larger number need not
+	// do: PartitionsTooFew are those up to PartitionsJudged that will not,
+	// ascending, since the hash puts heavy symbols together there. What is
+	// larger still was not looked at; 0 and nil where no number will do.
+	PartitionsNeeded *int32  `json:"partitions_needed"`
+	Problem          string  `json:"problem,omitempty"`
+	PartitionsTooFew []int32 `json:"partitions_too_few"`
+	PartitionsJudged int32   `json:"partitions_judged"`
 	// PartitionsForDouble is the same for twice the peak.
 	PartitionsForDouble *int32 `json:"partitions_for_double"`
 	// Headroom is how much the peak could grow before the hottest of the

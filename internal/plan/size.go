@@ -24,6 +24,9 @@ func (p *planner) size() *Sizing {
 	}
 	s.PartitionsNeeded, s.Problem = p.needed(p.PeakRate)
 	s.PartitionsForDouble, _ = p.needed(2 * p.PeakRate)
+	if s.PartitionsNeeded != nil {
+		s.PartitionsTooFew, s.PartitionsJudged = p.tooFew(*s.PartitionsNeeded)
+	}
 	s.Growth = p.growth(s.PartitionsNeeded)
 	return s
 }
@@ -52,6 +55,29 @@ func (p *planner) needed(peak float64) (*int32, string) {
 	}
 	return nil, fmt.Sprintf("no number up to %d keeps every partition below what one member can do: too many heavy symbols share one", last)
 }
+
+// tooFew lists the larger numbers that will not do although the least one will,
+// ascending, and the number up to which it has looked: a hash parts symbols
+// anew with each number, and with any it may put heavy ones together.
+func (p *planner) tooFew(least int32) (failing []int32, last int32) {
+	failing = []int32{}
+	last = min(judgedTimes*max(least, p.counts[market], p.counts[notes]), MaxPartitions)
+	if len(p.Load.Symbols) == 0 {
+		return failing, last
+	}
+	last = min(last, least+int32(max(searchWork/len(p.load.Symbols), 20)))
+	limit := p.MemberRate/p.PeakRate + slack
+	for n := least + 1; n <= last; n++ {
+		if share, ok := p.hottestOf(n); !ok || share > limit {
+			failing = append(failing, n)
+		}
+	}
+	return failing, last
+}
+
+// judgedTimes is up to how many times the number that is needed, or planned,
+// each number is judged: who leaves room takes one of those.
+const judgedTimes = 4
 
 // evenly is how many members can do the peak when each does the same, at least
 // one.

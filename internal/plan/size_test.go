@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,7 +83,8 @@ func TestMorePartitionsThanAreCounted(t *testing.T) {
 	}
 }
 
-// The number is the first of all that will do, found here by placing anew.
+// The number is the first of all that will do, and those that are said to be too
+// few again are all there are, found here by placing anew.
 func TestNeededIsTheLeast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := options(t, rapid.Int32Range(1, 20).Draw(t, "partitions"), "2", assign.Copartition)
@@ -122,10 +124,58 @@ func TestNeededIsTheLeast(t *testing.T) {
 				t.Fatalf("%d needed, but %d fit", *s.PartitionsNeeded, n)
 			}
 		}
+		if want := 4 * max(*s.PartitionsNeeded, o.MarketPartitions); s.PartitionsJudged != want {
+			t.Fatalf("judged up to %d, want %d", s.PartitionsJudged, want)
+		}
+		for n := *s.PartitionsNeeded; n <= s.PartitionsJudged; n++ {
+			if _, fails := slices.BinarySearch(s.PartitionsTooFew, n); fails == fits(n) {
+				t.Fatalf("%d partitions fit: %t, those that do not: %v", n, fits(n), s.PartitionsTooFew)
+			}
+		}
 		if enough := fits(o.MarketPartitions); enough != (s.Headroom >= 0) && math.Abs(s.Headroom) > 1e-3 {
 			t.Fatalf("%d partitions fit: %t, headroom %v", o.MarketPartitions, enough, s.Headroom)
 		}
 	})
+}
+
+// A hash may put heavy symbols together with more partitions that lie apart with
+// fewer: whoever leaves room is told.
+func TestLargerNumbersThatFailAgain(t *testing.T) {
+	o := options(t, 12, "4", assign.Copartition)
+	o.Load = generated(mustSkew(t, "zipf:1.1"), 1000)
+	s := sized(t, o, 40_000, 10_000)
+	if *s.PartitionsNeeded != 10 || s.PartitionsJudged != 48 || !slices.Contains(s.PartitionsTooFew, 13) || slices.Contains(s.PartitionsTooFew, 12) {
+		t.Fatalf("%+v", s)
+	}
+	for _, n := range []int32{10, 12, 13, 14, 15, 20, 24, 48} {
+		o.MarketPartitions, o.NotificationPartitions = n, n
+		planned := sized(t, o, 40_000, 10_000)
+		if enough := !slices.Contains(s.PartitionsTooFew, n); enough != (planned.Headroom >= 0) {
+			t.Errorf("%d partitions: enough %t, headroom %v", n, enough, planned.Headroom)
+		}
+	}
+	for _, tc := range []struct {
+		failing []int32
+		want    string
+	}{
+		{[]int32{}, "each number from 10 to 48 is enough"},
+		{[]int32{13, 15, 16, 17}, "too few again, since the hash puts heavy symbols together: 13, 15–17; all others up to 48 are enough"},
+	} {
+		s.PartitionsTooFew = tc.failing
+		if got := larger(s); got != tc.want {
+			t.Errorf("%q, want %q", got, tc.want)
+		}
+	}
+	var odd []int32
+	for n := int32(1); n < 100; n += 2 {
+		odd = append(odd, n)
+	}
+	if got := list(odd); !strings.HasSuffix(got, "21, 23, … (38 more)") {
+		t.Error(got)
+	}
+	if s := sized(t, options(t, 6, "4", assign.Copartition), 1e9, 1); s.PartitionsTooFew != nil || s.PartitionsJudged != 0 {
+		t.Errorf("no number will do: %+v", s)
+	}
 }
 
 func TestGrowthCountsKeysThatMove(t *testing.T) {

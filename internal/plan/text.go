@@ -231,6 +231,7 @@ func (t *text) sizing(r Report) {
 	t.printf("\nsizing for %.0f records a second at the peak, %.0f by one member\n", s.PeakRate, s.MemberRate)
 	if s.PartitionsNeeded != nil {
 		t.printf("  partitions needed: %d of each topic%s\n", *s.PartitionsNeeded, double(s.PartitionsForDouble))
+		t.paragraph(larger(s), 4)
 	} else {
 		t.paragraph("partitions needed: "+s.Problem, 2)
 	}
@@ -256,6 +257,39 @@ func double(partitions *int32) string {
 		return "; no number is enough for twice the peak"
 	}
 	return fmt.Sprintf(", %d for twice the peak", *partitions)
+}
+
+// larger says which larger numbers than the one needed will do.
+func larger(s *Sizing) string {
+	if len(s.PartitionsTooFew) == 0 {
+		return fmt.Sprintf("each number from %d to %d is enough", *s.PartitionsNeeded, s.PartitionsJudged)
+	}
+	return fmt.Sprintf("too few again, since the hash puts heavy symbols together: %s; all others up to %d are enough", list(s.PartitionsTooFew), s.PartitionsJudged)
+}
+
+// listed is how many numbers, or runs of them, are written out.
+const listed = 12
+
+// list writes ascending numbers, runs of them as from–to.
+func list(numbers []int32) string {
+	var words []string
+	for i := 0; i < len(numbers); {
+		end := i + 1
+		for end < len(numbers) && numbers[end] == numbers[end-1]+1 {
+			end++
+		}
+		if len(words) == listed {
+			words = append(words, fmt.Sprintf("… (%d more)", len(numbers)-i))
+			break
+		}
+		word := fmt.Sprint(numbers[i])
+		if end-i > 1 {
+			word += "–" + fmt.Sprint(numbers[end-1])
+		}
+		words = append(words, word)
+		i = end
+	}
+	return strings.Join(words, ", ")
 }
 
 // paragraph wraps words at 90 columns.
