@@ -465,7 +465,7 @@ func (a *App) newTask(index int32, halves [record.Sides]bool, flow task.Flow) *t
 			return err
 		},
 		Settle:   a.delivery.settle(),
-		Patience: c.Join.RemotePatience + c.Join.MaxIdle,
+		Patience: lookupPatience(c.Join),
 		Drain:    drain(c),
 		Metrics:  a.metrics.Partition(index, halves),
 		Keys:     a.keys.Partition(index),

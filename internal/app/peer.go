@@ -65,9 +65,9 @@ func (a *App) identity() assign.Identity {
 	}
 }
 
-// lookupPatience is how long all attempts for one question may take: one at least,
-// and an owner that lets join.max_idle pass is there, and is no reason to give
-// up.
+// lookupPatience is how long all attempts for one notification may take, whomever
+// they ask: one at least, and an owner that lets join.max_idle pass is there, and is
+// no reason to give up.
 func lookupPatience(j config.Join) time.Duration {
 	return max(j.RemotePatience, j.RemoteTimeout) + j.MaxIdle
 }
@@ -170,6 +170,8 @@ func (a *App) PriceNow(ctx context.Context, symbol []byte) (PriceNow, error) {
 	if !a.connected.Load() {
 		return PriceNow{}, &NoPriceError{Reason: remote.NoDirectory}
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookupPatience(a.o.Config.Join)) // for all of its homes
+	defer cancel()
 	var first PriceNow
 	for i, partition := range a.homes(symbol) {
 		answer, failure := a.remote.Load().Newest(ctx, partition, symbol)

@@ -22,9 +22,9 @@ import (
 // required.
 type ClientOptions struct {
 	Group Group
-	// Timeout bounds one attempt, Patience all of them for one question. An
-	// owner waits for join.max_idle before it answers from the end of its
-	// partition: the patience must be the longer.
+	// Timeout bounds one attempt, Patience all of them for one question, and for
+	// all that were begun together. An owner waits for join.max_idle before it
+	// answers from the end of its partition: the patience must be the longer.
 	Timeout, Patience time.Duration
 	// TLS makes the configuration of the next connection to a host; nil:
 	// nothing is encrypted. It must verify the other side.
@@ -145,18 +145,23 @@ const (
 // Ask looks a price up, in this pod's own tables where they hold the partition,
 // else at its owner. done is called once, from any goroutine, possibly before
 // Ask returns: with Found, NoPrice, NotAsked, or Unanswered once the patience
-// is over. After ctx has ended it may not be called.
+// is over, which is counted from q.Begun. After ctx has ended it may not be
+// called.
 //
 // AnyPartition asks all but q.Except. Of several prices the one in force with
 // the newest event time is taken, of equal ones that of the lowest partition;
 // where none is in force at q.At, the oldest. Nobody may be missing: as long as
 // one owner has not answered it might hold a newer price.
 func (c *Client) Ask(ctx context.Context, q task.Query, scope Scope, done func(task.Answer)) {
+	now := time.Now()
 	if q.Since.IsZero() {
-		q.Since = time.Now()
+		q.Since = now
+	}
+	if q.Begun.IsZero() {
+		q.Begun = now
 	}
 	c.route(&question{
-		ctx: ctx, q: q, scope: scope, deadline: time.Now().Add(c.o.Patience),
+		ctx: ctx, q: q, scope: scope, deadline: q.Begun.Add(c.o.Patience),
 		done: func(a task.Answer, _ Failure) { done(a) },
 	})
 }

@@ -392,6 +392,35 @@ func TestPatienceEndsInAQueue(t *testing.T) {
 	await(t, "an answer", func() bool { return p.client.one(t, 1, "BBCA").Outcome == task.Found })
 }
 
+// The patience is that of all questions that were begun together: one that comes
+// after it is not asked, be it in this pod or elsewhere.
+func TestPatienceIsForAllThatWasBegunTogether(t *testing.T) {
+	p := newPair(t, nil, nil)
+	here := tableOf(0, map[string]string{"BMRI": "5"})
+	p.asker.table[0] = here
+	for _, c := range []struct {
+		ago  time.Duration
+		want task.Outcome
+	}{{2 * patience, task.Unanswered}, {patience / 100, task.Found}, {0, task.Found}} {
+		for _, q := range []task.Query{{Symbol: "BBCA", Partition: 1}, {Symbol: "BMRI", Partition: 0}, {Symbol: "BBCA", Partition: task.AnyPartition, Except: 0}} {
+			if c.ago > 0 {
+				q.Begun = time.Now().Add(-c.ago)
+			}
+			if q.Partition == task.AnyPartition && c.want == task.Found {
+				q.Partition = 1 // its other owners are not there
+			}
+			got := make(chan task.Answer, 1)
+			p.client.Ask(context.Background(), q, Everywhere, func(x task.Answer) { got <- x })
+			if a := p.client.get(t, got); a.Outcome != c.want {
+				t.Errorf("%v after it was begun: partition %d: %+v", c.ago, q.Partition, a)
+			}
+		}
+		if c.ago > patience && len(p.table.asked)+len(here.asked) > 0 {
+			t.Errorf("asked %v %v", p.table.asked, here.asked)
+		}
+	}
+}
+
 // The last pause of a question ends early as well, and before its patience does.
 func TestTheLastTry(t *testing.T) {
 	p := newPair(t, nil, func(o *ClientOptions) { o.Timeout, o.Patience = patience, patience/2 }) // every pause is the last

@@ -73,6 +73,10 @@ type Query struct {
 	// Since is when the answer was first wanted; zero: now. join.max_idle is
 	// counted from it, however often and whomever somebody asks.
 	Since time.Time
+	// Begun is when the first of the questions that belong together was asked: for
+	// one notification, of one partition after another. Their askers' patience is
+	// counted from it; zero: now.
+	Begun time.Time
 	// Ticket is what Lookup returned when the question was asked before; zero:
 	// it was not.
 	Ticket Ticket
@@ -121,7 +125,8 @@ type Prices interface {
 	// Owns reports whether this pod owns the market partition.
 	Owns(partition int32) bool
 	// Ask calls done exactly once, from any goroutine, with Found, NoPrice,
-	// NotAsked or Unanswered. Once ctx has ended nobody waits for the answer,
+	// NotAsked or Unanswered, which it is Options.Patience after q.Begun at the
+	// latest, but for an attempt that is under way then. Once ctx has ended nobody waits for the answer,
 	// and it may not come.
 	Ask(ctx context.Context, q Query, done func(Answer))
 }

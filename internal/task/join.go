@@ -15,7 +15,7 @@ import (
 
 // joinState is where a notification's join stands.
 type joinState struct {
-	begun    time.Time            // when this attempt began
+	begun    time.Time            // when this attempt began, which may ask several partitions
 	home     int32                // the market partition of the symbol; AnyPartition unknown
 	ask      [MaxFormer + 2]int32 // partitions that may hold the price, in the order of asking
 	asks     int
@@ -186,7 +186,7 @@ func (t *Task) says(p *place, partition int32, next int64) {
 
 // ask looks a price up elsewhere. The answer comes through the inbox.
 func (t *Task) ask(p *place, partition int32) {
-	q := Query{Symbol: string(p.note.Symbol), Partition: partition, Except: t.o.Index, At: p.note.EventTime, Since: p.taken}
+	q := Query{Symbol: string(p.note.Symbol), Partition: partition, Except: t.o.Index, At: p.note.EventTime, Since: p.taken, Begun: p.join.begun}
 	t.o.Prices.Ask(t.ctx, q, func(a Answer) {
 		t.mu.Lock()
 		t.inbox.answers = append(t.inbox.answers, placeAnswer{p, a})

@@ -423,3 +423,46 @@ type recorder struct {
 
 // Ask implements Prices.
 func (r recorder) Ask(ctx context.Context, _ Query, _ func(Answer)) { *r.asked = append(*r.asked, ctx) }
+
+// All partitions that are asked for one notification share a patience, counted from
+// when it was merged. Where join.wait has them asked again, because they had no
+// price, that is a question of its own, whose answer is wanted since as long.
+func TestOnePatienceForAllPartitions(t *testing.T) {
+	run(t, func(o *Options) { o.Prices = nil; o.Mine[record.Market] = false; o.Wait = 3 * time.Second }, func(t *testing.T, w *world) {
+		w.home = func(string) (int32, bool) { return 5, true }
+		w.former = func(string) []int32 { return []int32{4, 2, 4} }
+		var asked []Query
+		w.prices = func(q Query) Answer {
+			w.mu.Lock()
+			asked = append(asked, q)
+			w.mu.Unlock()
+			time.Sleep(time.Second)
+			return Answer{Outcome: NoPrice, Known: true, Partition: q.Partition}
+		}
+		w.start(-1, -1)
+		began := time.Now()
+		w.note("BBCA", 1000)
+		time.Sleep(time.Minute)
+		w.expect("BBCA " + src(0) + " none remote miss")
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		again := began.Add(4*time.Second + askAgain)
+		var got []string
+		for _, q := range asked {
+			if !q.Since.Equal(began) {
+				t.Errorf("partition %d is asked since %v, want %v", q.Partition, q.Since, began)
+			}
+			got = append(got, fmt.Sprintf("%d begun %v", q.Partition, q.Begun.Sub(began)))
+		}
+		var want []string
+		for _, partition := range []int{5, 4, 2, 3} {
+			want = append(want, fmt.Sprintf("%d begun 0s", partition))
+		}
+		for _, partition := range []int{5, 4, 2} { // the wait ends before the fourth has its turn
+			want = append(want, fmt.Sprintf("%d begun %v", partition, again.Sub(began)))
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("asked %q, want %q", got, want)
+		}
+	})
+}

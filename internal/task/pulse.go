@@ -114,9 +114,9 @@ func (t *Task) queuePulse() record.Pulse {
 	return p
 }
 
-// pulse: whatever a place waits for, it comes to an end: join.wait, or the
-// patience with other owners, of which there are three at most to be asked and
-// then once more. A place that is filled is the sink's.
+// pulse: whatever a place waits for, it comes to an end: the patience with other
+// owners, and then join.wait, in which they are asked again. A place that is
+// filled is the sink's.
 func (l *ledger) pulse() record.Pulse {
 	p := record.Pulse{Part: "places"}
 	if !record.TryLock(&l.mu) {
@@ -128,7 +128,7 @@ func (l *ledger) pulse() record.Pulse {
 	if first == &l.root || first.sent {
 		return p
 	}
-	limit := l.t.o.Wait + 4*l.t.o.Patience + overdue
+	limit := l.t.o.Wait + l.t.o.Patience + overdue
 	if time.Since(first.taken) < limit {
 		return p
 	}

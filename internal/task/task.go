@@ -87,8 +87,8 @@ type Options struct {
 	Settle func(ctx context.Context, t *Task) error
 	// Drain bounds how long a closing task waits for its sent outputs.
 	Drain time.Duration
-	// Patience is how long Prices take at most to answer; it only tells Pulses
-	// what has been forgotten.
+	// Patience is how long Prices take at most to answer all the questions of one
+	// attempt; it only tells Pulses what has been forgotten.
 	Patience time.Duration
 
 	Metrics *metrics.Task
