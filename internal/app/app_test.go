@@ -54,6 +54,11 @@ func newStage(t *testing.T, topics ...embedded.Topic) *stage {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
+	return stageOn(t, cluster)
+}
+
+func stageOn(t *testing.T, cluster *embedded.Cluster) *stage {
+	t.Helper()
 	c := sarama.NewConfig()
 	c.Version = sarama.V3_6_0_0
 	c.Producer.Return.Successes = true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"joiner/internal/embedded"
 	"joiner/test/cluster"
@@ -16,9 +17,9 @@ import (
 
 // embeddedStage is a stage on an embedded broker, which tells less of its
 // settings than a real one.
-func embeddedStage(t *testing.T) *stage {
+func embeddedStage(t *testing.T, knows *kversion.Versions) *stage {
 	t.Helper()
-	fake, err := embedded.Start(embedded.Options{Brokers: 3})
+	fake, err := embedded.Start(embedded.Options{Brokers: 3, Knows: knows})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,9 +28,22 @@ func embeddedStage(t *testing.T) *stage {
 }
 
 // TestSampled looks at what comes from records and the group, on an embedded
-// broker: a cheap version of TestKafkaCheck.
+// broker: a cheap version of TestKafkaCheck. Brokers that lack what the service
+// does without are looked at all the same.
 func TestSampled(t *testing.T) {
-	s := embeddedStage(t)
+	t.Run("newest", func(t *testing.T) { testSampled(t, nil, "") })
+	t.Run("without DescribeCluster", func(t *testing.T) { testSampled(t, withoutDescribeCluster(), "") })
+	t.Run("2.5", func(t *testing.T) { testSampled(t, kversion.V2_5_0(), "topics have no ids") })
+}
+
+func withoutDescribeCluster() *kversion.Versions {
+	v := kversion.V3_6_0()
+	v.SetMaxKeyVersion(60, -1)
+	return v
+}
+
+func testSampled(t *testing.T, knows *kversion.Versions, lacks string) {
+	s := embeddedStage(t, knows)
 	names := topics{s.market(6, nil), s.notes(6, nil), s.output("alerts", 6, nil), s.output("dead", 6, nil)}
 	s.write(batch{topic: names.market, partitioner: "fnv1a", n: 6, records: 600, symbols: 60, value: func(i int) string {
 		if i%100 == 0 {
@@ -50,10 +64,10 @@ func TestSampled(t *testing.T) {
 	}
 	assertShape(t, report.Findings)
 	judged := []string{
-		"bootstrap", "brokers", "rights", "input_topics", "output_topics", "partition_counts", "market_order", "committed_offsets",
+		"bootstrap", "brokers", "broker_apis", "rights", "input_topics", "output_topics", "partition_counts", "market_order", "committed_offsets",
 		"records", "key_placement", "hot_keys", "clock_skew", "group_protocol", "group_members", "group_release", "replicas",
 	}
-	assertExactly(t, slices.DeleteFunc(report.Findings, func(f Finding) bool { return !slices.Contains(judged, f.ID) }), []wantFinding{
+	want := []wantFinding{
 		{"market_order", Warning, names.market, "534 of 600 sampled ticks are older", "in the order"},
 		{"records", Warning, names.market, "6 of 600 sampled records cannot be joined: invalid_price", "market.price"},
 		{"key_placement", Warning, names.market, "fnv1a explains 100% of the keys", "topics.market_updates_partitioner: fnv1a"},
@@ -61,12 +75,21 @@ func TestSampled(t *testing.T) {
 		{"hot_keys", Warning, names.notes, `key "GOTO" is about 3`, "topics.reserved"},
 		{"clock_skew", Warning, names.notes, "ahead of this machine's clock", "NTP"},
 		{"group_release", Warning, who, "it writes format 9", "finish the upgrade"},
-	})
+	}
+	if lacks != "" {
+		for _, v := range s.visits(o) {
+			want = append(want, wantFinding{"broker_apis", Warning, broker(v), lacks, "2.8 or newer"})
+		}
+	}
+	assertExactly(t, slices.DeleteFunc(report.Findings, func(f Finding) bool { return !slices.Contains(judged, f.ID) }), want)
+	if report.Failed > 0 {
+		t.Errorf("%d failures", report.Failed)
+	}
 }
 
 // A tail is sampled within its bounds, at its newest end.
 func TestSampleIsBounded(t *testing.T) {
-	s := embeddedStage(t)
+	s := embeddedStage(t, nil)
 	names := topics{s.market(1, nil), s.notes(1, nil), s.output("alerts", 1, nil), s.output("dead", 1, nil)}
 	const written = sampleRecords + 2000
 	s.write(batch{topic: names.notes, partitioner: "murmur2", n: 1, records: written, symbols: 300})
@@ -137,7 +160,7 @@ func listener(t *testing.T) (address string) {
 // A group of the newer protocol looks to the older request as if it were not
 // there.
 func TestNewerGroup(t *testing.T) {
-	s := embeddedStage(t)
+	s := embeddedStage(t, nil)
 	names := topics{s.market(2, nil), s.notes(2, nil), s.output("alerts", 2, nil), s.output("dead", 2, nil)}
 	o := s.options(names)
 	s.joinsNewer(o.Kafka.GroupID, names.market, names.notes)

@@ -59,7 +59,7 @@ func healthyFacts() *Facts {
 	}
 	for id, address := range []string{"a:9092", "b:9092", "c:9092"} {
 		f.Brokers = append(f.Brokers, kafka.Visit{
-			ID: int32(id + 1), Address: address, ClusterID: "C", APIs: newestAPIs(), Rights: kafka.AllRights(),
+			ID: int32(id + 1), Address: address, ClusterID: "C", APIs: newestAPIs(),
 			Settings: kafka.Settings{Values: map[string]string{
 				"group.min.session.timeout.ms": "6000", "group.max.session.timeout.ms": "1800000",
 				"offsets.retention.minutes": "10080", "transaction.max.timeout.ms": "900000",
@@ -84,7 +84,7 @@ func newestAPIs() map[int16]int16 {
 	return map[int16]int16{
 		apiProduce: 13, apiFetch: 18, apiListOffsets: 11, apiMetadata: 13, apiOffsetFetch: 10, apiJoinGroup: 9,
 		apiLeaveGroup: 5, apiCreateTopics: 7, apiInitProducerID: 6, apiTxnOffsetCommit: 5, apiDescribeConfigs: 4,
-		apiCreatePartitions: 3, apiDescribeCluster: 2,
+		apiCreatePartitions: 3,
 	}
 }
 

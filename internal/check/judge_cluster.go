@@ -150,7 +150,6 @@ const (
 	apiTxnOffsetCommit  = 28
 	apiDescribeConfigs  = 32
 	apiCreatePartitions = 37
-	apiDescribeCluster  = 60
 )
 
 // need is a request that the configuration needs in a version.
@@ -160,35 +159,49 @@ type need struct {
 	name    string
 	why     string
 	since   string // the Kafka release that brought it
+	without string // what goes without it; empty: the service does not run
 }
 
-// needs are the requests without which this configuration does not run.
+// needs are the requests that this configuration needs, and those without which
+// something goes without. What TestOlderBrokers of internal/app runs on must not
+// be a failure here.
 func (j *judgement) needs() []need {
 	list := []need{
-		{apiMetadata, 10, "Metadata", "topics are told apart by their ids", "2.8"},
-		{apiFetch, 4, "Fetch", "kafka.isolation_level", "0.11"},
-		{apiListOffsets, 2, "ListOffsets", "kafka.isolation_level", "0.11"},
-		{apiProduce, 3, "Produce", "alerts have headers", "0.11"},
-		{apiInitProducerID, 0, "InitProducerId", "outputs are written idempotently", "0.11"},
-		{apiOffsetFetch, 7, "OffsetFetch", "offsets in open transactions are waited for", "2.5"},
-		{apiJoinGroup, 5, "JoinGroup", "group membership", "2.3"},
-		{apiLeaveGroup, 4, "LeaveGroup", "members that stop hand over at once", "2.4"},
-		{apiDescribeConfigs, 1, "DescribeConfigs", "limits of topics", "1.1"},
-		{apiDescribeCluster, 0, "DescribeCluster", "this check", "2.8"},
+		{api: apiMetadata, version: 10, name: "Metadata", since: "2.8",
+			without: "topics have no ids: one that is made anew is known by its offsets alone, and no checkpoint is written (state.dir)"},
+		{api: apiFetch, version: 4, name: "Fetch", why: "kafka.isolation_level", since: "0.11"},
+		{api: apiListOffsets, version: 2, name: "ListOffsets", why: "kafka.isolation_level", since: "0.11"},
+		{api: apiProduce, version: 3, name: "Produce", why: "alerts have headers", since: "0.11"},
+		{api: apiInitProducerID, version: 0, name: "InitProducerId", why: "outputs are written idempotently", since: "0.11"},
+		{api: apiOffsetFetch, version: 7, name: "OffsetFetch", why: "offsets in open transactions are waited for", since: "2.5"},
+		{api: apiLeaveGroup, version: 3, name: "LeaveGroup", since: "2.4",
+			without: "a pod that stops cannot leave the group: its tasks lie idle for group.session_timeout"},
+		{api: apiDescribeConfigs, version: 0, name: "DescribeConfigs", why: "limits of topics", since: "0.11"},
+	}
+	if j.Kafka.InstanceID != "" {
+		list = append(list, need{api: apiJoinGroup, version: 5, name: "JoinGroup", why: "group.instance_id", since: "2.3"})
 	}
 	if j.Kafka.Rack != "" {
-		list = append(list, need{apiFetch, 11, "Fetch", "kafka.rack", "2.4"})
+		list = append(list, need{api: apiFetch, version: 11, name: "Fetch", since: "2.4", without: "kafka.rack has no effect: partitions are read from their leaders"})
 	}
 	if j.Compression == "zstd" {
-		list = append(list, need{apiProduce, 7, "Produce", "delivery.compression: zstd", "2.1"})
+		list = append(list, need{api: apiProduce, version: 7, name: "Produce", why: "delivery.compression: zstd", since: "2.1"})
 	}
 	if j.Create {
-		list = append(list, need{apiCreateTopics, 4, "CreateTopics", "topics.create", "2.4"}, need{apiCreatePartitions, 0, "CreatePartitions", "topics.create", "1.0"})
+		list = append(list, j.creationNeeds()...)
 	}
 	if j.ExactlyOnce {
-		list = append(list, need{apiTxnOffsetCommit, 3, "TxnOffsetCommit", "delivery.guarantee: exactly_once", "2.5"})
+		list = append(list, need{api: apiTxnOffsetCommit, version: 3, name: "TxnOffsetCommit", why: "delivery.guarantee: exactly_once", since: "2.5"})
 	}
 	return append(list, j.versionNeeds()...)
+}
+
+func (j *judgement) creationNeeds() []need {
+	create := need{api: apiCreateTopics, version: 0, name: "CreateTopics", why: "topics.create", since: "0.10.1"}
+	if j.ReplicationFactor < 0 {
+		create.version, create.why, create.since = 4, "topics.create with the broker's replication factor", "2.4"
+	}
+	return []need{create, {api: apiCreatePartitions, version: 0, name: "CreatePartitions", since: "1.0", without: "topics.create cannot grow outputs when the inputs grow"}}
 }
 
 // versionNeeds tells brokers that are older than kafka.version by requests that
@@ -203,14 +216,14 @@ func (j *judgement) versionNeeds() []need {
 		since sarama.KafkaVersion
 		need
 	}{
-		{sarama.V3_0_0_0, need{apiListOffsets, 7, "ListOffsets", "", "3.0"}},
-		{sarama.V3_1_0_0, need{apiFetch, 13, "Fetch", "", "3.1"}},
-		{sarama.V3_2_0_0, need{apiJoinGroup, 8, "JoinGroup", "", "3.2"}},
-		{sarama.V3_5_0_0, need{apiFetch, 15, "Fetch", "", "3.5"}},
-		{sarama.V3_7_0_0, need{apiFetch, 16, "Fetch", "", "3.7"}},
-		{sarama.V3_9_0_0, need{apiFetch, 17, "Fetch", "", "3.9"}},
-		{sarama.V4_0_0_0, need{apiProduce, 12, "Produce", "", "4.0"}},
-		{sarama.V4_1_0_0, need{apiFetch, 18, "Fetch", "", "4.1"}},
+		{sarama.V3_0_0_0, need{api: apiListOffsets, version: 7, name: "ListOffsets", since: "3.0"}},
+		{sarama.V3_1_0_0, need{api: apiFetch, version: 13, name: "Fetch", since: "3.1"}},
+		{sarama.V3_2_0_0, need{api: apiJoinGroup, version: 8, name: "JoinGroup", since: "3.2"}},
+		{sarama.V3_5_0_0, need{api: apiFetch, version: 15, name: "Fetch", since: "3.5"}},
+		{sarama.V3_7_0_0, need{api: apiFetch, version: 16, name: "Fetch", since: "3.7"}},
+		{sarama.V3_9_0_0, need{api: apiFetch, version: 17, name: "Fetch", since: "3.9"}},
+		{sarama.V4_0_0_0, need{api: apiProduce, version: 12, name: "Produce", since: "4.0"}},
+		{sarama.V4_1_0_0, need{api: apiFetch, version: 18, name: "Fetch", since: "4.1"}},
 	} {
 		if version.IsAtLeast(mark.since) {
 			mark.why = "kafka.version: " + j.Kafka.Version
@@ -240,6 +253,11 @@ func (j *judgement) judgeAPIsOf(v kafka.Visit) []Finding {
 	for _, n := range j.needs() {
 		has, known := v.APIs[n.api]
 		if known && has >= n.version {
+			continue
+		}
+		if n.without != "" {
+			findings = append(findings, warn(broker(v), fmt.Sprintf("upgrade the broker to Kafka %s or newer, or go without", n.since),
+				"does not know %s version %d: %s", n.name, n.version, n.without))
 			continue
 		}
 		if strings.HasPrefix(n.why, "kafka.version") {

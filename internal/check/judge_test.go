@@ -235,12 +235,42 @@ func TestJudge(t *testing.T) {
 			[]wantFinding{{"broker_apis", Failure, "broker 2 (b:9092)", "TxnOffsetCommit version 3", "2.5 or newer"}},
 		},
 		"a broker too old at all": {
+			func(_ *Options, f *Facts) { f.Brokers[0].APIs[apiOffsetFetch] = 6 },
+			[]wantFinding{{"broker_apis", Failure, "broker 1 (a:9092)", "OffsetFetch version 7", "2.5 or newer"}},
+		},
+		"brokers without ids of topics": {
 			func(_ *Options, f *Facts) { f.Brokers[0].APIs[apiMetadata] = 9 },
-			[]wantFinding{{"broker_apis", Failure, "broker 1 (a:9092)", "Metadata version 10", "2.8 or newer"}},
+			[]wantFinding{{"broker_apis", Warning, "broker 1 (a:9092)", "Metadata version 10: topics have no ids", "2.8 or newer"}},
+		},
+		"brokers that have older requests for members": {
+			func(_ *Options, f *Facts) { f.Brokers[0].APIs[apiJoinGroup], f.Brokers[0].APIs[apiLeaveGroup] = 4, 2 },
+			[]wantFinding{{"broker_apis", Warning, "broker 1 (a:9092)", "LeaveGroup version 3: a pod that stops cannot leave", "2.4"}},
+		},
+		"brokers too old for static members": {
+			static(func(_ *Options, f *Facts) { f.Brokers[0].APIs[apiJoinGroup] = 4 }),
+			[]wantFinding{{"broker_apis", Failure, "broker 1 (a:9092)", "JoinGroup version 5, which is needed: group.instance_id", "2.3"}},
+		},
+		"brokers that cannot make topics as asked": {
+			func(o *Options, f *Facts) {
+				o.Create = true
+				f.Brokers[0].APIs[apiCreateTopics] = 3
+				delete(f.Brokers[0].APIs, apiCreatePartitions)
+			},
+			[]wantFinding{
+				{"broker_apis", Failure, "broker 1 (a:9092)", "CreateTopics version 4", "2.4"},
+				{"broker_apis", Warning, "broker 1 (a:9092)", "topics.create cannot grow outputs", "1.0"},
+			},
+		},
+		"brokers that can make topics by a factor": {
+			func(o *Options, f *Facts) {
+				o.Create, o.ReplicationFactor = true, 3
+				f.Brokers[0].APIs[apiCreateTopics] = 3
+			},
+			nil,
 		},
 		"brokers too old for the rack": {
 			func(o *Options, f *Facts) { o.Kafka.Rack = "r1"; f.Brokers[0].APIs[apiFetch] = 10 },
-			[]wantFinding{{"broker_apis", Failure, "broker 1 (a:9092)", "kafka.rack", "2.4"}},
+			[]wantFinding{{"broker_apis", Warning, "broker 1 (a:9092)", "kafka.rack has no effect", "2.4"}},
 		},
 		"brokers older than kafka.version": {
 			func(o *Options, f *Facts) { o.Kafka.Version = "4.0.0"; f.Brokers[0].APIs[apiFetch] = 15 },

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kversion"
 )
 
 // MinSessionTimeout is the shortest group session timeout that the broker
@@ -48,6 +49,9 @@ type Options struct {
 	Topics []Topic
 	// Configs are broker configurations, as message.max.bytes.
 	Configs map[string]string
+	// Knows are the requests that the brokers know, with the newest version of
+	// each, as of an older release; nil: all that kfake does.
+	Knows *kversion.Versions
 }
 
 func (o Options) validate() error {
@@ -95,6 +99,9 @@ func (o Options) kfake() []kfake.Opt {
 	}
 	for _, t := range o.Topics {
 		opts = append(opts, kfake.SeedTopics(t.Partitions, t.Name))
+	}
+	if o.Knows != nil {
+		opts = append(opts, kfake.MaxVersions(o.Knows))
 	}
 	return opts
 }

@@ -42,7 +42,6 @@ type Visit struct {
 	ClusterID  string
 	Controller int32
 	Brokers    []BrokerAddress // of the whole cluster, as they are advertised
-	Rights     Rights          // on the cluster
 	// APIs are the requests that the broker knows, with the newest version, by
 	// Kafka's number of the request.
 	APIs map[int16]int16
@@ -91,24 +90,53 @@ func (s *Survey) visit(id int32, address string) (v Visit, err error) {
 	for _, k := range apis.ApiKeys {
 		v.APIs[k.ApiKey] = k.MaxVersion
 	}
-	req := sarama.NewDescribeClusterRequest(s.version())
-	req.IncludeClusterAuthorizedOperations = true
-	c, err := b.DescribeCluster(req)
-	if err == nil && c.Err != sarama.ErrNoError {
-		err = c.Err
-	}
-	if err != nil {
+	if err := s.cluster(b, &v); err != nil {
 		return v, fmt.Errorf("asking about its cluster: %w", err)
-	}
-	v.ClusterID, v.Controller = c.ClusterID, c.ControllerID
-	v.Rights = rightsOf(c.ClusterAuthorizedOperations)
-	for _, one := range c.Brokers {
-		v.Brokers = append(v.Brokers, brokerAddress(one))
 	}
 	if id >= 0 {
 		v.Settings = brokerSettings(b, id)
 	}
 	return v, nil
+}
+
+// apiDescribeCluster is Kafka's number of the request.
+const apiDescribeCluster = 60
+
+// cluster asks a broker about its cluster: by the request made for it, and by
+// Metadata, as clients do, where the broker does not know it (Kafka before 2.8,
+// and some that are not Apache Kafka).
+func (s *Survey) cluster(b *sarama.Broker, v *Visit) error {
+	if _, known := v.APIs[apiDescribeCluster]; known {
+		return s.describeCluster(b, v)
+	}
+	// Without topics it would ask about all.
+	resp, err := b.GetMetadata(sarama.NewMetadataRequest(s.version(), s.opts.Topics))
+	if err != nil {
+		return err
+	}
+	v.Controller = resp.ControllerID
+	if resp.ClusterID != nil {
+		v.ClusterID = *resp.ClusterID
+	}
+	for _, one := range resp.Brokers {
+		v.Brokers = append(v.Brokers, BrokerAddress{ID: one.ID(), Address: one.Addr(), Rack: one.Rack()})
+	}
+	return nil
+}
+
+func (s *Survey) describeCluster(b *sarama.Broker, v *Visit) error {
+	c, err := b.DescribeCluster(sarama.NewDescribeClusterRequest(s.version()))
+	if err != nil {
+		return err
+	}
+	if c.Err != sarama.ErrNoError {
+		return c.Err
+	}
+	v.ClusterID, v.Controller = c.ClusterID, c.ControllerID
+	for _, one := range c.Brokers {
+		v.Brokers = append(v.Brokers, brokerAddress(one))
+	}
+	return nil
 }
 
 func brokerSettings(b *sarama.Broker, id int32) Settings {
