@@ -86,6 +86,9 @@ type Sample struct {
 	Oldest, Newest record.Millis // record timestamps; NoTimestamp where none has one
 	// Behind is how far a record's timestamp was at most behind one before it.
 	Behind time.Duration
+	// Late is how far one record in a hundred was behind, or more, and ten records
+	// at least: what is not the doing of a stray.
+	Late time.Duration
 	// Event is the newest event time, EventOldest the oldest.
 	Event, EventOldest record.Millis
 

@@ -15,7 +15,8 @@ import (
 // one before them when they came.
 type age struct {
 	waiting time.Duration // of the oldest to be read
-	behind  time.Duration // that records came with
+	late    time.Duration // that records came with, other than strays
+	behind  time.Duration // that any record came with
 	ahead   time.Duration // of the newest, of the clock here
 }
 
@@ -34,7 +35,7 @@ func (j *judgement) ageOf(side record.Side) (a age, hidden []Finding) {
 		if p.Next != record.NoTimestamp {
 			a.waiting = max(a.waiting, j.facts.Now.Sub(p.Next.Time()))
 		}
-		a.behind = max(a.behind, p.Sample.Behind)
+		a.late, a.behind = max(a.late, p.Sample.Late), max(a.behind, p.Sample.Behind)
 		if p.Sample.Newest != record.NoTimestamp {
 			a.ahead = max(a.ahead, p.Sample.Newest.Time().Sub(p.Sample.At))
 		}
@@ -42,8 +43,15 @@ func (j *judgement) ageOf(side record.Side) (a age, hidden []Finding) {
 	return a, hidden
 }
 
+// usual is a without strays.
+func (a age) usual() age {
+	a.behind = a.late
+	return a
+}
+
 // judgeOutputRetention: alerts carry their notifications' timestamps, and
-// retention goes by those.
+// retention goes by those: by the newest of a segment, so that a stray among
+// others is kept for as long as they are.
 func judgeOutputRetention(j *judgement) []Finding {
 	a, hidden := j.ageOf(record.Notification)
 	aged := make(map[string]bool) // what is ok by that age
@@ -58,13 +66,18 @@ func judgeOutputRetention(j *judgement) []Finding {
 		if lacks := s.lacking(retentionMs, timestampType); lacks != nil {
 			return untold(topic, lacks...)
 		}
-		remedy := fmt.Sprintf("raise retention.ms well above %s, or set retention.bytes instead", span(a.oldest()))
-		used := float64(a.oldest()) / float64(keeps)
-		switch {
+		usual := a.usual()
+		remedy := func(a age) string {
+			return fmt.Sprintf("raise retention.ms well above %s, or set retention.bytes instead", span(a.oldest()))
+		}
+		switch used := float64(usual.oldest()) / float64(keeps); {
 		case used >= 1:
-			return fail(topic, remedy, "records have their input's timestamps and are deleted %s after those; %s: such outputs are deleted as soon as they are written", span(keeps), a.why())
+			return fail(topic, remedy(usual), "records have their input's timestamps and are deleted %s after those; %s: such outputs may be deleted as soon as they are written", span(keeps), usual.why())
 		case used >= near:
-			return warn(topic, remedy, "records have their input's timestamps and are deleted %s after those; %s: little time is left to read such outputs", span(keeps), a.why())
+			return warn(topic, remedy(usual), "records have their input's timestamps and are deleted %s after those; %s: little time is left to read such outputs", span(keeps), usual.why())
+		case a.behind >= keeps:
+			return warn(topic, remedy(a)+"; or correct the producers", "records have their input's timestamps and are deleted %s after those; a few come with timestamps %s behind: unless newer ones keep them, such outputs are deleted early",
+				span(keeps), span(a.behind))
 		}
 		aged[topic] = true
 		return ok(topic, "kept for %s from their input's timestamps, which are at most %s old", span(keeps), span(a.oldest()))
@@ -168,7 +181,10 @@ func judgeTimestampLimits(j *judgement) []Finding {
 		compared[topic] = true
 		a := note
 		if topic == j.DeadLetters {
-			a = age{max(note.waiting, tick.waiting), max(note.behind, tick.behind), max(note.ahead, tick.ahead)}
+			a = age{
+				waiting: max(note.waiting, tick.waiting), late: max(note.late, tick.late),
+				behind: max(note.behind, tick.behind), ahead: max(note.ahead, tick.ahead),
+			}
 		}
 		return judgeLimits(topic, before, after, a, inBefore, inAfter)
 	})

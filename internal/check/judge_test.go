@@ -551,8 +551,24 @@ func TestJudge(t *testing.T) {
 			[]wantFinding{{"output_retention", Failure, "enriched-alerts", "deleted 1h after those; the next records to read are 1.5h old", "raise retention.ms well above 1.5h"}},
 		},
 		"alerts whose notifications come with old timestamps": {
-			all(setting(deadTopic, "retention.ms", "3600000"), one(record.Notification, func(p *PartitionFacts) { p.Sample.Behind = 50 * time.Minute })),
+			all(setting(deadTopic, "retention.ms", "3600000"), one(record.Notification, func(p *PartitionFacts) {
+				p.Sample.Behind, p.Sample.Late = 3*time.Hour, 50*time.Minute
+			})),
 			[]wantFinding{{"output_retention", Warning, "enriched-alerts-dlq", "records come with timestamps 50m behind", "raise retention.ms well above 50m"}},
+		},
+		"alerts whose notifications all come with old timestamps": {
+			all(setting(deadTopic, "retention.ms", "3600000"), one(record.Notification, func(p *PartitionFacts) {
+				p.Sample.Behind, p.Sample.Late = 3*time.Hour, 2*time.Hour
+			})),
+			[]wantFinding{{"output_retention", Failure, "enriched-alerts-dlq", "records come with timestamps 2h behind", "raise retention.ms well above 2h"}},
+		},
+		"a stray notification with an old timestamp": {
+			all(setting(alertTopic, "retention.ms", "3600000"), one(record.Notification, func(p *PartitionFacts) { p.Sample.Behind = 50 * time.Hour })),
+			[]wantFinding{{"output_retention", Warning, "enriched-alerts", "a few come with timestamps 2.1d behind", "correct the producers"}},
+		},
+		"a stray that outputs refuse": {
+			all(setting(deadTopic, "message.timestamp.before.max.ms", "3600000"), one(record.Notification, func(p *PartitionFacts) { p.Sample.Behind = 50 * time.Hour })),
+			[]wantFinding{{"output_timestamp_limits", Failure, "enriched-alerts-dlq", "records come with timestamps 2.1d behind", "before.max.ms"}},
 		},
 		"one input stamped by the broker": {
 			setting(marketTopic, "message.timestamp.type", "LogAppendTime"),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"joiner/internal/enrich"
@@ -197,6 +198,7 @@ type sampler struct {
 	*tail
 	s      Sample
 	keys   *hot.Sketch
+	behind []time.Duration          // of the records that were
 	newest map[string]record.Millis // event time by symbol
 }
 
@@ -213,7 +215,25 @@ func newSampler(t *tail) *sampler {
 func (s *sampler) done() Sample {
 	s.s.At = time.Now()
 	s.s.Keys = s.keys.Top(topKeys)
+	s.s.Late = late(s.behind, s.s.Records)
 	return s.s
+}
+
+// lateRecords and lateShare are how many records with old timestamps are no
+// strays any more.
+const (
+	lateRecords = 10
+	lateShare   = 100 // one in so many
+)
+
+// late is how far so many of n records were behind at least; 0 where fewer were.
+func late(behind []time.Duration, n int) time.Duration {
+	many := max(lateRecords, (n+lateShare-1)/lateShare)
+	if len(behind) < many {
+		return 0
+	}
+	slices.Sort(behind)
+	return behind[len(behind)-many]
 }
 
 func (s *sampler) take(records []record.Record) error {
@@ -252,7 +272,8 @@ func (s *sampler) timestamp(at record.Millis) {
 		s.s.Oldest = at
 	}
 	if s.s.Newest != record.NoTimestamp && at < s.s.Newest {
-		s.s.Behind = max(s.s.Behind, s.s.Newest.Time().Sub(at.Time()))
+		d := s.s.Newest.Time().Sub(at.Time())
+		s.s.Behind, s.behind = max(s.s.Behind, d), append(s.behind, d)
 	}
 	s.s.Newest = max(s.s.Newest, at)
 }

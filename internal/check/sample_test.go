@@ -60,6 +60,64 @@ func TestSampler(t *testing.T) {
 	}
 }
 
+// One stray is none of the late; so many are that it is no chance.
+func TestLate(t *testing.T) {
+	hours := func(n ...int) (list []time.Duration) {
+		for _, h := range n {
+			list = append(list, time.Duration(h)*time.Hour)
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		behind []time.Duration
+		n      int
+		want   time.Duration
+	}{
+		"none":                    {nil, 10_000, 0},
+		"one in ten thousand":     {hours(720), 10_000, 0},
+		"one of one":              {hours(720), 1, 0},
+		"ten of ten":              {hours(3, 1, 2, 3, 3, 3, 3, 3, 3, 3), 10, time.Hour},
+		"nine of a thousand":      {hours(1, 1, 1, 1, 1, 1, 1, 1, 1), 1000, 0},
+		"ten of a thousand":       {hours(9, 1, 2, 3, 4, 5, 6, 7, 8, 10), 1000, time.Hour},
+		"eleven of a thousand":    {hours(9, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11), 1000, 2 * time.Hour},
+		"ten of a thousand and 1": {hours(9, 1, 2, 3, 4, 5, 6, 7, 8, 10), 1001, 0},
+	} {
+		if got := late(c.behind, c.n); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// 9,999 of now and one of last month: the one is seen, and is a stray.
+func TestSamplerMeetsAStray(t *testing.T) {
+	o := healthyOptions(t)
+	input := &o.Inputs[record.Notification]
+	sampled := func(strays int) Sample {
+		s := newSampler(&tail{
+			gatherer: &gatherer{o: o}, input: input, side: record.Notification, facts: &PartitionFacts{}, count: 12, budget: 1 << 30,
+			guess: newGuess(input.Placer, 12),
+		})
+		records := make([]record.Record, 9_999)
+		for i := range records {
+			records[i] = record.Record{Timestamp: record.MillisOf(noon), Key: []byte("MSFT")}
+			if i >= len(records)-strays {
+				records[i].Timestamp = record.MillisOf(noon.Add(-720 * time.Hour))
+			}
+		}
+		if err := s.take(records); err != nil {
+			t.Fatal(err)
+		}
+		return s.done()
+	}
+	const month = 720 * time.Hour
+	if got := sampled(1); got.Behind != month || got.Late != 0 {
+		t.Errorf("one: behind %s, late %s", got.Behind, got.Late)
+	}
+	if got := sampled(100); got.Behind != month || got.Late != month {
+		t.Errorf("one in a hundred: behind %s, late %s", got.Behind, got.Late)
+	}
+}
+
 func TestSamplerStops(t *testing.T) {
 	o := healthyOptions(t)
 	s := newSampler(&tail{
