@@ -193,6 +193,57 @@ func newPeerFiles(t *testing.T) peerFiles {
 	return f
 }
 
+// With join.max_idle owners of market partitions alone, whose ticks wait for
+// nobody, answer while ticks keep coming, and not only once they stop.
+func TestRemoteJoinsWhileTicksCome(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	var pods []*pod
+	for range 4 {
+		pods = append(pods, s.start(func(c *config.Config) {
+			roundRobin(c)
+			c.Join.MaxIdle = time.Hour // no end stands still for so long
+			c.Join.History = time.Hour
+		}))
+	}
+	s.owners(partitions, pods...)
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			for _, symbol := range symbols {
+				_, _, err := s.sync.SendMessage(&sarama.ProducerMessage{
+					Topic: "market-updates", Partition: home(symbol), Key: sarama.StringEncoder(symbol),
+					Value: sarama.StringEncoder(fmt.Sprintf(`{"price":%d}`, i)), Timestamp: time.Now(),
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	defer func() { close(stop); <-ended }()
+	s.alerts("market-updates", 2*len(symbols)) // each symbol has a price by now
+	for range 3 {
+		for _, symbol := range symbols {
+			s.send("notifications", home(symbol), symbol, `{"user":"u1"}`, time.Now())
+		}
+	}
+	for _, m := range s.alerts("enriched-alerts", 3*len(symbols)) {
+		a, err := enrich.ParseAlert(m.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Result != record.Hit || a.Locality != record.Remote || a.NotAsOf || a.Market.AgeMS < 0 {
+			t.Errorf("symbol %q: %s", m.Key, m.Value)
+		}
+	}
+}
+
 // Where looking up is off, prices of other pods are counted misses, and nobody
 // is asked.
 func TestRemoteLookupOff(t *testing.T) {

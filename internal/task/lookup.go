@@ -92,6 +92,18 @@ func (t *Task) Newest(symbol []byte) Answer {
 	return out
 }
 
+// noQuestion is an event time that no tick is behind of.
+const noQuestion = record.Millis(math.MaxInt64)
+
+// takeLookups adds questions to those that the merge looks at.
+func (t *Task) takeLookups(questions []*lookup) {
+	m := &t.merge
+	m.lookups = append(m.lookups, questions...)
+	for _, l := range questions {
+		m.soonest = min(m.soonest, l.q.At)
+	}
+}
+
 // serveLookups answers those whose moment has come and forgets those that
 // nobody waits for.
 func (t *Task) serveLookups() {
@@ -110,6 +122,7 @@ func (t *Task) serveLookups() {
 	}
 	now := t.clock()
 	left := m.lookups[:0]
+	m.soonest = noQuestion
 	for _, l := range m.lookups {
 		switch {
 		case l.ctx.Err() != nil:
@@ -118,6 +131,7 @@ func (t *Task) serveLookups() {
 			l.done(t.answer(l.q, b.empty() || t.upToTarget()))
 		default:
 			left = append(left, l)
+			m.soonest = min(m.soonest, l.q.At)
 		}
 	}
 	t.forgetLookups(len(m.lookups) - len(left))
@@ -198,7 +212,7 @@ func (t *Task) refuseLookups() {
 	for _, l := range append(t.merge.lookups, late...) {
 		l.done(Answer{Outcome: Moved})
 	}
-	t.merge.lookups = nil
+	t.merge.lookups, t.merge.soonest = nil, noQuestion
 }
 
 // forgetLookups makes room for n more.

@@ -215,6 +215,42 @@ func TestLookupsWaitForLateProducers(t *testing.T) {
 	})
 }
 
+// Where ticks keep coming a question is answered before the first one behind its
+// event time, as a notification would be joined, and not only when they stop:
+// also by a task that has no notifications for a tick to wait for, and out of
+// the middle of what came at once.
+func TestLookupsAreAnsweredBetweenTicks(t *testing.T) {
+	for name, alone := range map[string]bool{"both halves": false, "market half": true} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(o *Options) {
+				o.MaxIdle = time.Hour
+				o.Mine[record.Notification] = !alone
+			}, func(t *testing.T, w *world) {
+				w.start(-1, -1)
+				w.tick("BBCA", "1", 900)
+				got := w.lookup(t.Context(), "BBCA", 1000)
+				later := w.lookup(t.Context(), "BBCA", 1002)
+				w.offer(record.Market, w.put(record.Market, "BBCA", `{"price":2}`, 1000), w.put(record.Market, "BBCA", `{"price":3}`, 1001),
+					w.put(record.Market, "BBCA", `{"price":4}`, 1002), w.put(record.Market, "BBCA", `{"price":5}`, 1003))
+				if !alone {
+					// Each tick but the last is taken at once, before this one.
+					w.note("BBCA", 1002)
+				}
+				for want, got := range map[string]chan Answer{"2": got, "4": later} {
+					select {
+					case a := <-got:
+						if a.Outcome != Found || a.Price.Text != want || !a.AsOf {
+							t.Errorf("%+v, want %s", a, want)
+						}
+					default:
+						t.Errorf("not answered, want %s", want)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A bad tick lets look-ups pass although the ledger is full: tasks whose places
 // all ask each other would else stand still together.
 func TestABadTickDoesNotHoldUpLookupsWhenTheLedgerIsFull(t *testing.T) {

@@ -40,6 +40,7 @@ type mergeState struct {
 	waiting waitList         // places with a clock, in the order of their deadlines
 	asks    []*place         // places that ask again later
 	lookups []*lookup        // other tasks' questions
+	soonest record.Millis    // the earliest event time among them; noQuestion: there is none
 
 	until   record.Millis // when the merge wants to look again; 0 never
 	stepped bool
@@ -58,6 +59,7 @@ const (
 
 func (m *mergeState) init() {
 	m.pos = record.Offsets{-1, -1}
+	m.soonest = noQuestion
 	m.lines = make(map[string]*line)
 }
 
@@ -157,7 +159,7 @@ func (t *Task) read() {
 	for _, a := range box.answers {
 		t.answered(a)
 	}
-	t.merge.lookups = append(t.merge.lookups, box.lookups...)
+	t.takeLookups(box.lookups)
 	t.expireWaits()
 	t.repeatAsks()
 }
@@ -192,6 +194,14 @@ func (t *Task) stepOne() bool {
 	}
 	t.decodeTick(market)
 	t.decodeNote(note)
+	if !market.empty() && market.head.bad == nil && market.head.time > t.merge.soonest {
+		// A question is answered before this tick, as a notification of its time
+		// would be joined before it: once the tick is taken there may never be such
+		// a moment again, where ticks keep coming and join.max_idle is for the end
+		// to stand still.
+		t.poke()
+		return false
+	}
 	if !market.empty() && (market.head.bad != nil || !note.empty() && note.head.bad == nil && market.head.time <= note.head.time) {
 		return t.takeTick(market) // what Decide would say, for most records
 	}

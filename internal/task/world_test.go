@@ -138,9 +138,10 @@ func (w *world) control(side record.Side) {
 	w.logs[side].end++
 }
 
-func (w *world) offer(side record.Side, r record.Record) {
+// offer delivers records in one batch.
+func (w *world) offer(side record.Side, recs ...record.Record) {
 	w.task.Full(side)
-	w.task.Deliver(side, []record.Record{r}, r.Offset+1, -1, w.endOf(side))
+	w.task.Deliver(side, recs, recs[len(recs)-1].Offset+1, -1, w.endOf(side))
 	synctest.Wait()
 }
 
