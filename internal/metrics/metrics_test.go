@@ -398,6 +398,12 @@ func TestProgress(t *testing.T) {
 	b.SetNext(record.Market, ago(-time.Minute)) // a clock ahead
 	b.SetNext(record.Notification, ago(2*time.Hour))
 	b.SetNext(record.Notification, record.NoTimestamp)
+	b.SetUnsettled(func(s record.Side) record.Millis {
+		if s == record.Market {
+			return record.NoTimestamp
+		}
+		return ago(7 * time.Second)
+	})
 
 	a.SetTable(table{10, 1000})
 	b.SetTable(table{5, 500})
@@ -424,7 +430,7 @@ joiner_lag_records{partition="1",topic="market-updates"} 0
 joiner_lag_seconds{partition="0",topic="market-updates"} 90
 joiner_lag_seconds{partition="0",topic="notifications"} 0
 joiner_lag_seconds{partition="1",topic="market-updates"} 0
-joiner_lag_seconds{partition="1",topic="notifications"} 0
+joiner_lag_seconds{partition="1",topic="notifications"} 7
 # HELP joiner_retention_headroom_seconds Time until retention may delete the next unprocessed record; absent where retention is unlimited.
 # TYPE joiner_retention_headroom_seconds gauge
 joiner_retention_headroom_seconds{partition="0",topic="market-updates"} 3510

@@ -31,6 +31,7 @@ type Task struct {
 
 	table            atomic.Pointer[Table]
 	hottest          atomic.Pointer[func(record.Side) (float64, bool)]
+	unsettled        atomic.Pointer[func(record.Side) record.Millis]
 	restoreRemaining atomic.Int64
 	sides            [record.Sides]side
 }
@@ -109,6 +110,12 @@ func (t *Task) SetTable(table Table) { t.table.Store(&table) }
 // the side's records; false where that is not known, and then there is no
 // series. share is called from any goroutine and must not block.
 func (t *Task) SetHottest(share func(s record.Side) (float64, bool)) { t.hottest.Store(&share) }
+
+// SetUnsettled says how to ask for the timestamp of the side's oldest record that
+// was taken and whose output is not acknowledged, NoTimestamp where there is none:
+// one that waits for its price is unprocessed however far the reading is. oldest
+// is called from any goroutine and must not block.
+func (t *Task) SetUnsettled(oldest func(s record.Side) record.Millis) { t.unsettled.Store(&oldest) }
 
 // SetRestoreRemaining notes how many records are to be read before the task
 // may join; below 0 counts as 0.
@@ -224,15 +231,15 @@ func (c *collection) task(t *Task) int64 {
 	}
 	for i := range t.sides {
 		if t.sides[i].mine.Load() {
-			c.side(record.Side(i), &t.sides[i], t.label)
+			c.side(t, record.Side(i))
 			c.hottestKey(t, record.Side(i))
 		}
 	}
 	return bytes
 }
 
-func (c *collection) side(which record.Side, s *side, label string) {
-	topic := c.topics[which]
+func (c *collection) side(t *Task, which record.Side) {
+	s, topic, label := &t.sides[which], c.topics[which], t.label
 	c.ch <- prometheus.MustNewConstMetric(c.records, prometheus.CounterValue, float64(s.records.Load()), topic, label)
 
 	// The end is read last: records that arrive between the two reads then
@@ -251,7 +258,7 @@ func (c *collection) side(which record.Side, s *side, label string) {
 	if s.next.Load() == unseen && committed >= 0 && committed < end {
 		return // something waits, and since when will be known with it
 	}
-	waiting := c.waiting(s)
+	waiting := c.waiting(t, which)
 	c.gauge(c.lagSeconds, max(0, waiting.Seconds()), topic, label)
 	if retention := time.Duration(c.retention[which].Load()); retention > 0 {
 		c.gauge(c.headroom, (retention - waiting).Seconds(), topic, label)
@@ -270,10 +277,15 @@ func (c *collection) hottestKey(t *Task, which record.Side) {
 
 // waiting is now minus the timestamp of the next unprocessed record; where
 // there is none, the next one would be written now.
-func (c *collection) waiting(s *side) time.Duration {
-	next := s.next.Load()
-	if next == none || next == unseen {
-		return 0
+func (c *collection) waiting(t *Task, which record.Side) time.Duration {
+	var waiting time.Duration
+	if next := t.sides[which].next.Load(); next != none && next != unseen {
+		waiting = c.now.Sub(time.UnixMilli(next))
 	}
-	return c.now.Sub(time.UnixMilli(next))
+	if oldest := t.unsettled.Load(); oldest != nil {
+		if at := (*oldest)(which); at != record.NoTimestamp {
+			waiting = max(waiting, c.now.Sub(at.Time()))
+		}
+	}
+	return waiting
 }

@@ -17,6 +17,7 @@ type place struct {
 	prev, next *place // the ledger's list, in merge order
 
 	side   record.Side
+	stamp  record.Millis  // the record's timestamp
 	rec    record.Record  // copied where the place waits or asks
 	note   record.Note    // likewise
 	cut    record.Offsets // progress before this record
@@ -146,6 +147,19 @@ func (l *ledger) inFlight() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sent
+}
+
+// oldest returns the timestamp of the side's first record that is not settled,
+// NoTimestamp where there is none.
+func (l *ledger) oldest(side record.Side) record.Millis {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p := l.root.next; p != &l.root; p = p.next {
+		if p.side == side {
+			return p.stamp
+		}
+	}
+	return record.NoTimestamp
 }
 
 func (l *ledger) snapshot() (committed record.Offsets, places int) {

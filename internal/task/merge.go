@@ -457,7 +457,7 @@ func (t *Task) newPlace(side record.Side, rec *record.Record) *place {
 	if n := len(m.spare); n > 0 {
 		p, m.spare = m.spare[n-1], m.spare[:n-1]
 	}
-	p.side, p.rec, p.cut, p.taken = side, *rec, m.pos, time.Now()
+	p.side, p.stamp, p.rec, p.cut, p.taken = side, rec.Timestamp, *rec, m.pos, time.Now()
 	p.cut[side] = rec.Offset
 	m.places = append(m.places, p)
 	return p

@@ -241,6 +241,7 @@ func build(o Options) *Task {
 	t.merge.init()
 	o.Metrics.SetTable(t.table)
 	o.Metrics.SetHottest(o.Keys.Share)
+	o.Metrics.SetUnsettled(t.ledger.oldest)
 	return t
 }
 

@@ -275,11 +275,20 @@ func TestWaitByTheClock(t *testing.T) {
 			w.note("BBCA", 1200)
 			w.expect("BBCA " + src(2) + " 1 local hit")
 			w.expectCut(0, 0)
+			if got := w.task.ledger.oldest(record.Notification); got != 1000 {
+				t.Errorf("the oldest that is not settled is of %d: a lag is what waits, too", got)
+			}
+			if got := w.task.ledger.oldest(record.Market); got != record.NoTimestamp {
+				t.Errorf("a tick of %d is not settled", got)
+			}
 			time.Sleep(5 * time.Second)
 			w.tick("NEW", "3", 900)
 			time.Sleep(freshEnd)
 			w.expect("BBCA "+src(2)+" 1 local hit", "NEW "+src(0)+" 3 local hit", "NEW "+src(1)+" 3 local hit")
 			w.expectCut(2, 3)
+			if got := w.task.ledger.oldest(record.Notification); got != record.NoTimestamp {
+				t.Errorf("one of %d is not settled", got)
+			}
 		})
 	})
 	t.Run("time ends it, traffic or not", func(t *testing.T) {
