@@ -40,7 +40,7 @@ type lag struct {
 	partition int32
 	records   int64
 	time      time.Duration // age of the next record; 0 where it has no timestamp
-	bytes     int64         // about, by the size of sampled records
+	bytes     int64         // about, by the size of sampled records, uncompressed
 }
 
 // lags are those of partitions in which the group has a commit and records to
@@ -281,21 +281,11 @@ func (j *judgement) judgeRetentionOf(side record.Side) []Finding {
 	}
 	lags := j.lags(parts)
 	keeps, timed := s.millis(retentionMs)
-	worst := longest(lags)
-	if f, found := nearRetention(topic, worst, float64(worst.time)/float64(keeps), retentionMs,
-		fmt.Sprintf("it is %s behind, and records are deleted after %s", span(worst.time), span(keeps))); timed && found {
-		findings = append(findings, f)
+	if timed {
+		findings = append(findings, nearRetention(topic, longest(lags), keeps)...)
 	}
 	if bytes, known := s.number(retentionBytes); known && bytes >= 0 {
-		for _, l := range lags {
-			if l.bytes > worst.bytes {
-				worst = l
-			}
-		}
-		if f, found := nearRetention(topic, worst, float64(worst.bytes)/float64(max(bytes, 1)), retentionBytes,
-			fmt.Sprintf("it has about %d bytes to read, and a partition keeps %d", worst.bytes, bytes)); found {
-			findings = append(findings, f)
-		}
+		findings = append(findings, nearSize(topic, lags, bytes)...)
 	}
 	if len(findings) > 0 {
 		return findings
@@ -303,13 +293,30 @@ func (j *judgement) judgeRetentionOf(side record.Side) []Finding {
 	return []Finding{ok(topic, "records are kept for %s; the group is %s behind", span(keeps), span(longest(lags).time))}
 }
 
-func nearRetention(topic string, worst lag, used float64, setting, what string) (Finding, bool) {
-	remedy := "raise " + setting + " now, and have the group catch up: more pods, or find what holds it up"
-	switch {
+func nearRetention(topic string, worst lag, keeps time.Duration) []Finding {
+	const remedy = "raise " + retentionMs + " now, and have the group catch up: more pods, or find what holds it up"
+	what := fmt.Sprintf("it is %s behind, and records are deleted after %s", span(worst.time), span(keeps))
+	switch used := float64(worst.time) / float64(keeps); {
 	case used >= imminent:
-		return fail(topic, remedy, "the group is about to lose records of partition %d: %s", worst.partition, what), true
+		return []Finding{fail(topic, remedy, "the group is about to lose records of partition %d: %s", worst.partition, what)}
 	case used >= near:
-		return warn(topic, remedy, "the group is near the retention in partition %d: %s", worst.partition, what), true
+		return []Finding{warn(topic, remedy, "the group is near the retention in partition %d: %s", worst.partition, what)}
 	}
-	return Finding{}, false
+	return nil
+}
+
+// nearSize goes by what records take uncompressed, which may be several times
+// what the broker keeps: no failure comes of it.
+func nearSize(topic string, lags []lag, keeps int64) []Finding {
+	var worst lag
+	for _, l := range lags {
+		if l.bytes > worst.bytes {
+			worst = l
+		}
+	}
+	if float64(worst.bytes) < near*float64(max(keeps, 1)) {
+		return nil
+	}
+	return []Finding{warn(topic, "see what those take as stored (kafka-log-dirs.sh); where that is near it, too, raise "+retentionBytes+" and have the group catch up",
+		"the group may be near the retention in partition %d: it has about %d bytes to read, uncompressed, and a partition keeps %d as stored", worst.partition, worst.bytes, keeps)}
 }

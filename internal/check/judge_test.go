@@ -544,7 +544,15 @@ func TestJudge(t *testing.T) {
 				setting(noteTopic, "retention.bytes", "100000"),
 				one(record.Notification, func(p *PartitionFacts) { p.Committed = 600 }),
 			),
-			[]wantFinding{{"retention", Warning, "notifications", "about 80000 bytes to read, and a partition keeps 100000", "raise retention.bytes"}},
+			[]wantFinding{{"retention", Warning, "notifications", "about 80000 bytes to read, uncompressed, and a partition keeps 100000 as stored", "raise retention.bytes"}},
+		},
+		"retention by size below the lag, uncompressed": {
+			// As stored it may be a fifth of that, and far from the retention.
+			all(
+				setting(noteTopic, "retention.bytes", "60000"),
+				one(record.Notification, func(p *PartitionFacts) { p.Committed = 600 }),
+			),
+			[]wantFinding{{"retention", Warning, "notifications", "about 80000 bytes to read, uncompressed, and a partition keeps 60000 as stored", "raise retention.bytes"}},
 		},
 		"alerts that are older than their retention": {
 			all(setting(alertTopic, "retention.ms", "3600000"), one(record.Notification, behind(90*time.Minute))),
