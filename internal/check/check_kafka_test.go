@@ -147,8 +147,6 @@ func TestKafkaCheck(t *testing.T) {
 			"replication", "min_insync_replicas", "unclean_leader_election", "market_cleanup", "market_compaction_lag", "market_order",
 			"committed_offsets", "retention", "input_timestamps", "records", "key_placement", "hot_keys", "clock_skew", "replicas", "message_size",
 		}, names.market)...)
-		// The room for dead letters cannot be told without the market topic.
-		want = without(want, wantFinding{"message_size", Warning, names.dead, "does not exist", ""})
 		s.finds(s.options(names), want...)
 	})
 

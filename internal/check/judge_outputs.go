@@ -234,41 +234,74 @@ func judgeLimits(topic string, before, after time.Duration, a age, inBefore, inA
 // around it, a price and headers; what topics.create leaves room for.
 const wrapping = 64 << 10
 
+const maxMessageBytes = "max.message.bytes"
+
+// judgeMessageSize: an alert goes by its notification alone, a dead letter by
+// the records of both inputs.
 func judgeMessageSize(j *judgement) []Finding {
-	limit := func(topic string) (int64, *Finding) {
-		s, hidden := j.settings(topic)
-		if hidden != nil {
-			return 0, hidden
+	into := map[string][]string{j.Alerts: {j.notifications()}}
+	if j.DeadLetters != "" {
+		into[j.DeadLetters] = []string{j.notifications(), j.market()}
+	}
+	takes := make(map[string]int64) // by input, those that are known
+	var hidden []Finding
+	for _, input := range []string{j.market(), j.notifications()} {
+		n, unknown := j.takes(input)
+		switch {
+		case unknown == nil:
+			takes[input] = n
+		case input == j.notifications() || j.DeadLetters != "":
+			hidden = append(hidden, *unknown)
 		}
-		n, known := s.number("max.message.bytes")
-		if !known {
-			unknown := untold(topic, "max.message.bytes")
-			return 0, &unknown
-		}
-		return n, nil
 	}
-	market, hidden := limit(j.market())
-	if hidden != nil && j.DeadLetters != "" {
-		return []Finding{*hidden}
-	}
-	notes, hidden := limit(j.notifications())
-	if hidden != nil {
-		return []Finding{*hidden}
-	}
+	return append(hidden, j.judgeRooms(into, takes)...)
+}
+
+// judgeRooms judges each output by the inputs whose records go into it.
+func (j *judgement) judgeRooms(into map[string][]string, takes map[string]int64) []Finding {
 	var findings []Finding
 	for _, topic := range j.outputs() {
-		has, hidden := limit(topic)
-		if hidden != nil {
-			findings = append(findings, *hidden)
+		has, unknown := j.takes(topic)
+		if unknown != nil {
+			findings = append(findings, *unknown)
 			continue
 		}
-		largest, of := notes, j.notifications()
-		if topic == j.DeadLetters && market > notes {
-			largest, of = market, j.market()
+		largest, known := "", 0
+		for _, input := range into[topic] {
+			n, told := takes[input]
+			if !told {
+				continue
+			}
+			known++
+			if largest == "" || n > takes[largest] {
+				largest = input
+			}
 		}
-		findings = append(findings, j.judgeRoom(topic, has, largest, of))
+		if known == 0 {
+			continue
+		}
+		// One input is enough to say that there is no room, and all of them that
+		// there is.
+		if f := j.judgeRoom(topic, has, takes[largest], largest); f.Status != OK || known == len(into[topic]) {
+			findings = append(findings, f)
+		}
 	}
 	return findings
+}
+
+// takes is the size of the largest record that a topic takes, or the finding
+// that this cannot be told.
+func (j *judgement) takes(topic string) (int64, *Finding) {
+	s, hidden := j.settings(topic)
+	if hidden != nil {
+		return 0, hidden
+	}
+	n, known := s.number(maxMessageBytes)
+	if !known {
+		unknown := untold(topic, maxMessageBytes)
+		return 0, &unknown
+	}
+	return n, nil
 }
 
 func (j *judgement) judgeRoom(topic string, has, largest int64, of string) Finding {

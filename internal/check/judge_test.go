@@ -636,6 +636,25 @@ func TestJudge(t *testing.T) {
 				{"message_size", Warning, "enriched-alerts-dlq", "and market-updates of 2000000", "to 2065536"},
 			},
 		},
+		"no room for alerts, and an input's limit that is not told": {
+			all(setting(alertTopic, "max.message.bytes", "1000"), setting(deadTopic, "max.message.bytes", "1000"), func(_ *Options, f *Facts) {
+				delete(f.Settings[marketTopic].Values, "max.message.bytes")
+			}),
+			[]wantFinding{
+				{"message_size", Warning, "market-updates", "does not tell max.message.bytes", ""},
+				{"message_size", Warning, "enriched-alerts", "takes records of 1000 bytes, and notifications of 1048588", "1114124"},
+				{"message_size", Warning, "enriched-alerts-dlq", "takes records of 1000 bytes, and notifications of 1048588", "1114124"},
+			},
+		},
+		"no room for dead letters of ticks, and notifications' limit that is not told": {
+			all(setting(deadTopic, "max.message.bytes", "1000"), func(_ *Options, f *Facts) {
+				delete(f.Settings[noteTopic].Values, "max.message.bytes")
+			}),
+			[]wantFinding{
+				{"message_size", Warning, "notifications", "does not tell max.message.bytes", ""},
+				{"message_size", Warning, "enriched-alerts-dlq", "and market-updates of 1048588", "1114124"},
+			},
+		},
 		"just enough room by the configuration": {
 			func(o *Options, _ *Facts) { o.MaxMessageBytes = 1048588 + wrapping },
 			nil,

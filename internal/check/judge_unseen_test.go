@@ -100,6 +100,26 @@ func TestUnseen(t *testing.T) {
 				"records":                 {marketTopic}, "key_placement": {marketTopic}, "hot_keys": {marketTopic}, "clock_skew": {marketTopic},
 			},
 		},
+		"settings of ticks that are not allowed": {
+			nil,
+			func(_ *Options, f *Facts) {
+				f.Settings[marketTopic] = kafka.Settings{Err: sarama.ErrTopicAuthorizationFailed}
+			},
+			hides{
+				"min_insync_replicas": {marketTopic}, "unclean_leader_election": {marketTopic}, "market_cleanup": {every},
+				"market_compaction_lag": {every}, "retention": {marketTopic}, "input_timestamps": {marketTopic}, "message_size": {marketTopic, deadTopic},
+			},
+		},
+		"settings of notifications that are not allowed": {
+			nil,
+			func(_ *Options, f *Facts) {
+				f.Settings[noteTopic] = kafka.Settings{Err: sarama.ErrTopicAuthorizationFailed}
+			},
+			hides{
+				"min_insync_replicas": {noteTopic}, "unclean_leader_election": {noteTopic}, "notifications_cleanup": {every},
+				"retention": {noteTopic}, "input_timestamps": {noteTopic}, "output_timestamp_limits": {every}, "message_size": {every},
+			},
+		},
 		"no settings of topics told":    {nil, allSettings(kafka.Settings{Values: map[string]string{}}), bySettings},
 		"no settings of topics allowed": {nil, allSettings(kafka.Settings{Err: sarama.ErrTopicAuthorizationFailed}), bySettings},
 		"no settings of brokers told":   {nil, brokerSettings(kafka.Settings{Values: map[string]string{}}), hides{"broker_settings": {every}}},
