@@ -47,3 +47,35 @@ func BenchmarkLookups(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkEveryOwner asks every owner of so many partitions while half of them
+// cannot answer, as under topics.partitioner: custom. "asker" is what it costs the
+// task that asks, with the lock of its table held.
+func BenchmarkEveryOwner(b *testing.B) {
+	for _, parts := range []int{6, 100, 1000} {
+		b.Run(fmt.Sprintf("partitions=%d", parts), func(b *testing.B) {
+			p := newPair(b, nil, nil)
+			p.asker.parts = int32(parts)
+			owners := make([]string, parts)
+			for i := range owners {
+				if i%2 == 0 {
+					owners[i] = "b"
+					p.owner.table[int32(i)] = tableOf(int32(i), nil)
+				}
+			}
+			p.asker.dir = directory(5, map[string]string{"b": p.server.Addr().String()}, owners...)
+			p.owner.dir = p.asker.dir
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			before := heapBytes()
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				p.client.Ask(ctx, task.Query{Symbol: fmt.Sprint("symbol-", i), Partition: task.AnyPartition, Except: 0, At: 1500}, Everywhere, func(task.Answer) {})
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N), "asker-ns/op")
+			b.StopTimer()
+			b.ReportMetric(float64(heapBytes()-before)/float64(b.N), "held-B/op")
+		})
+	}
+}

@@ -73,7 +73,12 @@ type Client struct {
 	owners map[target]*owner
 	held   []*owner // those that may send and wait for others' requests to end, in turn
 	flight int
-	closed bool
+	// spreads are the questions for every owner that wait for a round, in turn, and
+	// legs the partitions that are being asked for others of them.
+	spreads []*spreading
+	legs    int
+	legRoom int // maxLegs
+	closed  bool
 }
 
 // NewClient makes a client and starts the goroutine that asks again. Its errors
@@ -89,7 +94,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Client{
 		o: o, tr: newTransport(&o, allowed), faults: sampled.New(o.Log, nil), ctx: ctx, cancel: cancel,
-		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), owners: make(map[target]*owner),
+		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), owners: make(map[target]*owner), legRoom: maxLegs,
 	}
 	c.ended.Go(c.run)
 	return c, nil
@@ -114,7 +119,7 @@ func (c *Client) Close() {
 	for _, o := range c.owners {
 		left = append(left, o.queue...)
 	}
-	c.due, c.owners, c.held = agenda{}, nil, nil
+	c.due, c.owners, c.held, c.spreads = agenda{}, nil, nil, nil
 	c.mu.Unlock()
 	for _, x := range left {
 		c.finish(x, task.Answer{Outcome: task.Unanswered})
@@ -233,12 +238,15 @@ type question struct {
 	scope    Scope
 	deadline time.Time
 	done     func(task.Answer, Failure)
+	spread   *spreading // with AnyPartition
+	leg      *spreading // whose one partition this asks, once; it has no done
 
 	// Guarded by Client.mu.
 	failure Failure // of the last try
 	pause   time.Duration
 	resting bool // it is in the agenda to be tried again, not for its end alone
 	tries   int  // in this pod's own tables: late answers to earlier ones are dropped
+	behind  bool // the owner is there, and could not answer in time
 	over    bool // done has been called
 	place   int  // in the agenda; 0: not in it
 }
@@ -246,7 +254,8 @@ type question struct {
 // route sends a question to whom it belongs now.
 func (c *Client) route(x *question) {
 	if x.ctx.Err() != nil {
-		return // nobody waits any more
+		c.forget(x)
+		return
 	}
 	if !time.Now().Before(x.deadline) {
 		c.finish(x, task.Answer{Outcome: task.Unanswered})
@@ -306,6 +315,14 @@ func (c *Client) askHere(x *question) {
 	x.tries++
 	try := x.tries
 	x.resting = false
+	ctx := x.ctx
+	if x.leg != nil && !x.now {
+		var until time.Time
+		if ctx, until = x.leg.here(); until.Before(x.deadline) {
+			x.deadline = until
+		}
+		x.behind, x.failure = true, Failure{Reason: TimedOut, Owner: s.Self} // unless it answers
+	}
 	c.due.add(x.deadline, x, nil)
 	c.mu.Unlock()
 	if x.now {
@@ -313,7 +330,15 @@ func (c *Client) askHere(x *question) {
 		return
 	}
 	nudge(c.wake)
-	table.Lookup(x.ctx, x.q, func(a task.Answer) { c.answeredHere(x, try, a, s.Self) })
+	ticket := table.Lookup(ctx, x.q, func(a task.Answer) { c.answeredHere(x, try, a, s.Self) })
+	if x.leg == nil {
+		return // it is not asked again before the table has answered
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !x.over {
+		x.q.Ticket = ticket
+	}
 }
 
 // answeredHere takes the answer of a table of this pod.
@@ -336,13 +361,20 @@ func (c *Client) answeredHere(x *question, try int, a task.Answer, self string) 
 	case task.Moved:
 		c.later(x, Failure{Reason: Moving, Owner: self})
 	default: // its ctx has ended
+		if x.leg != nil {
+			c.finish(x, a)
+		}
 	}
 }
 
-// later tries again after a pause, or ends the question with its patience.
+// later tries again after a pause, or ends the question with its patience. A leg
+// is not tried again by itself.
 func (c *Client) later(x *question, f Failure) {
 	c.mu.Lock()
-	if c.closed {
+	if c.closed || x.leg != nil {
+		if !x.over {
+			x.failure = f
+		}
 		c.mu.Unlock()
 		c.finish(x, task.Answer{Outcome: task.Unanswered})
 		return
@@ -386,6 +418,7 @@ func (c *Client) finish(x *question, a task.Answer) {
 	}
 	x.over = true
 	c.due.remove(x)
+	c.freeLeg(x)
 	f := Failure{}
 	if a.Outcome == task.Unanswered {
 		f = x.failure
@@ -394,7 +427,34 @@ func (c *Client) finish(x *question, a task.Answer) {
 		}
 	}
 	c.mu.Unlock()
+	if x.leg != nil {
+		x.leg.take(x, a, f)
+		return
+	}
 	x.done(a, f)
+}
+
+// forget drops a question that nobody waits for any more.
+func (c *Client) forget(x *question) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x.over {
+		return
+	}
+	x.over = true
+	c.due.remove(x)
+	c.freeLeg(x)
+}
+
+// freeLeg gives what a leg holds to the next. Called with mu held, once for each.
+func (c *Client) freeLeg(x *question) {
+	if x.leg == nil {
+		return
+	}
+	c.legs--
+	if len(c.spreads) > 0 && c.fits(c.spreads[0]) {
+		nudge(c.wake)
+	}
 }
 
 // run asks again when it is time, and starts what has lingered.
@@ -420,6 +480,7 @@ func (c *Client) run() {
 			c.mu.Unlock()
 		}
 		c.work()
+		c.rounds()
 	}
 }
 

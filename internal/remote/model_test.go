@@ -344,18 +344,27 @@ func (m *model) replace() {
 func (m *model) ask() {
 	r := m.pick("who asks")
 	for p := range m.parts {
-		m.askFor(r, p)
+		m.askFor(r, p, p)
 	}
 }
 
-func (m *model) askFor(r *resident, p int32) {
+// askAll has every owner asked for each symbol, as where nobody knows which
+// partition holds it: it has to come from the one that does.
+func (m *model) askAll() {
+	r := m.pick("who asks all")
+	for p := range m.parts {
+		m.askFor(r, p, task.AnyPartition)
+	}
+}
+
+func (m *model) askFor(r *resident, p, of int32) {
 	if r.stopped || r.foreign {
 		return
 	}
 	a := &asking{partition: p, got: make(chan task.Answer, 2), asker: r}
 	m.locked(func() { a.from = m.version[p] })
 	m.asks = append(m.asks, a)
-	r.client.Ask(context.Background(), task.Query{Symbol: symbolOf(p), Partition: p, At: 1500}, Everywhere, func(x task.Answer) {
+	r.client.Ask(context.Background(), task.Query{Symbol: symbolOf(p), Partition: of, Except: task.AnyPartition, At: 1500}, Everywhere, func(x task.Answer) {
 		m.mu.Lock()
 		to := m.version[p]
 		m.mu.Unlock()
@@ -459,11 +468,13 @@ func TestLookupsBringTheOwnersPriceOrNothing(t *testing.T) {
 		}()
 		steps := rapid.IntRange(1, 25).Draw(rt, "steps")
 		for range steps {
-			switch rapid.SampledFrom([]string{"tick", "tick", "ask", "ask", "ask", "move", "hear", "stop", "go on", "replace", "oversleep", "hold", "release", "collect"}).Draw(rt, "step") {
+			switch rapid.SampledFrom([]string{"tick", "tick", "ask", "ask", "ask", "ask all", "move", "hear", "stop", "go on", "replace", "oversleep", "hold", "release", "collect"}).Draw(rt, "step") {
 			case "tick":
 				m.tick()
 			case "ask":
 				m.ask()
+			case "ask all":
+				m.askAll()
 			case "move":
 				m.move()
 			case "hear":

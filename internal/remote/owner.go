@@ -137,7 +137,12 @@ func (c *Client) batch(o *owner) []*question {
 		n++
 		o.bytes -= size
 		c.due.remove(x)
-		if x.over || x.ctx.Err() != nil {
+		if x.over {
+			continue
+		}
+		if x.ctx.Err() != nil {
+			x.over = true // nobody waits for it any more
+			c.freeLeg(x)
 			continue
 		}
 		bytes += size
@@ -302,6 +307,7 @@ func (c *Client) rested(x *question, ticket task.Ticket) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x.pause = 0
+	x.behind = true
 	if ticket != (task.Ticket{}) {
 		x.q.Ticket = ticket
 	}

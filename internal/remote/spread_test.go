@@ -1,6 +1,11 @@
 package remote
 
 import (
+	"fmt"
+	"maps"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,4 +95,173 @@ func TestAMissingOwnerIsNoMiss(t *testing.T) {
 	if a := p.client.get(t, got); a.Outcome != task.NoPrice {
 		t.Errorf("there is no other: %+v", a)
 	}
+}
+
+// many asks every owner for n symbols, and counts the answers by outcome.
+func (p *pair) many(t testing.TB, n int) (outcomes func() map[task.Outcome]int) {
+	t.Helper()
+	var mu sync.Mutex
+	counted := make(map[task.Outcome]int)
+	for i := range n {
+		p.client.Ask(t.Context(), task.Query{Symbol: fmt.Sprint("symbol-", i), Partition: task.AnyPartition, Except: 0, At: 1500}, Everywhere, func(a task.Answer) {
+			mu.Lock()
+			defer mu.Unlock()
+			counted[a.Outcome]++
+		})
+	}
+	return func() map[task.Outcome]int {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(counted)
+	}
+}
+
+func heapBytes() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// What many questions for every owner hold is bounded while an owner cannot answer:
+// one appointment each, and a leg for a bounded number of partitions. They are all
+// answered once it can.
+func TestWaitingForAnOwnerOfManyPartitions(t *testing.T) {
+	const questions, parts, room = 500, 60, 3000
+	for name, away := range map[string]func(*pair){
+		"moving":    func(p *pair) { p.asker.dir = directory(5, nil, make([]string, parts)...) },
+		"unknown":   func(p *pair) { p.asker.dir = nil },
+		"restoring": func(p *pair) { p.setOwner(func(tab *table) { tab.state = task.Restoring }) },
+		"silent":    func(p *pair) { p.owner.change(func() { p.owner.gate = make(chan struct{}) }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, nil, func(o *ClientOptions) { o.Timeout, o.Patience = 100*time.Millisecond, 10*patience })
+			p.asker.parts = parts
+			owners := make([]string, parts)
+			for i := range owners {
+				owners[i] = "b"
+				p.owner.table[int32(i)] = tableOf(int32(i), nil)
+			}
+			there := directory(5, map[string]string{"b": p.server.Addr().String()}, owners...)
+			p.asker.dir, p.owner.dir = there, there
+			away(p)
+			p.client.mu.Lock()
+			p.client.legRoom = room
+			p.client.mu.Unlock()
+			before := heapBytes()
+			outcomes := p.many(t, questions)
+			for range 5 { // whatever they wait for, all are due at once
+				p.client.DirectoryChanged()
+				time.Sleep(20 * time.Millisecond)
+				p.client.mu.Lock()
+				due, legs := len(p.client.due.items), p.client.legs
+				p.client.mu.Unlock()
+				if legs > room || due > questions+room {
+					t.Errorf("%d appointments, %d legs", due, legs)
+				}
+			}
+			grown := heapBytes() - before
+			t.Logf("%d questions for %d partitions: %d KiB", questions, parts, grown>>10)
+			if grown > 4<<20 {
+				t.Errorf("they hold %d MiB", grown>>20)
+			}
+			p.asker.change(func() { p.asker.dir = there })
+			p.setOwner(func(tab *table) { tab.state = task.Running })
+			p.owner.change(func() {
+				if p.owner.gate != nil {
+					close(p.owner.gate)
+					p.owner.gate = nil
+				}
+			})
+			p.client.DirectoryChanged()
+			await(t, "answers to all", func() bool { return outcomes()[task.NoPrice] == questions })
+			p.client.mu.Lock()
+			defer p.client.mu.Unlock()
+			if p.client.legs != 0 || len(p.client.spreads) != 0 {
+				t.Errorf("left: %d legs, %d questions", p.client.legs, len(p.client.spreads))
+			}
+		})
+	}
+}
+
+func (p *pair) setOwner(change func(*table)) {
+	p.owner.change(func() {
+		for _, tab := range p.owner.table {
+			tab.mu.Lock()
+			change(tab)
+			tab.mu.Unlock()
+		}
+	})
+}
+
+// Whoever asks every owner may hold the lock of its table, which others wait for:
+// it does none of the work for each partition.
+func TestAskingEveryOwnerCostsTheAskerNothing(t *testing.T) {
+	p := newPair(t, nil, nil)
+	p.asker.table[0] = tableOf(0, map[string]string{"X": "0"})
+	p.owner.table[2], p.owner.table[3] = tableOf(2, nil), tableOf(3, nil)
+	gate := make(chan struct{})
+	p.asker.change(func() { p.asker.gate = gate }) // nobody is told who owns what
+	got := make(chan task.Answer, 1)
+	p.client.Ask(t.Context(), task.Query{Symbol: "X", Partition: task.AnyPartition, Except: task.AnyPartition, At: 1500}, Everywhere, func(a task.Answer) { got <- a })
+	p.asker.change(func() { p.asker.gate = nil })
+	close(gate)
+	if a := p.client.get(t, got); a.Outcome != task.Found || a.Partition != 0 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// Questions that an owner cannot answer for long give their turn to others in
+// between, which it may be waiting for itself; and go on where they were.
+func TestRoundsTakeTurns(t *testing.T) {
+	p := newPair(t, nil, func(o *ClientOptions) { o.Timeout = 50 * time.Millisecond })
+	p.client.mu.Lock()
+	p.client.legRoom = 3 // one question at a time
+	p.client.mu.Unlock()
+	here := tableOf(0, map[string]string{"X": "0"})
+	here.mute = "SLOW"
+	p.table.mute = "SLOW"
+	p.asker.table[0] = here
+	p.owner.table[2], p.owner.table[3] = tableOf(2, map[string]string{"SLOW": "2"}), tableOf(3, nil)
+	var slow atomic.Int32
+	since := time.Now()
+	for range 5 {
+		p.client.Ask(t.Context(), task.Query{Symbol: "SLOW", Partition: task.AnyPartition, Except: task.AnyPartition, At: 1500, Since: since}, Everywhere, func(a task.Answer) {
+			if a.Outcome == task.Found && a.Partition == 2 {
+				slow.Add(1)
+			}
+		})
+	}
+	if a := p.client.one(t, task.AnyPartition, "X"); a.Outcome != task.Found || a.Partition != 0 || slow.Load() != 0 {
+		t.Errorf("%+v, and %d of those before it", a, slow.Load())
+	}
+	for _, tab := range []*table{here, p.table} {
+		again := func() (n int) { // asked with the ticket of the attempt before
+			tab.mu.Lock()
+			defer tab.mu.Unlock()
+			for _, q := range tab.asked {
+				if q.Ticket == (task.Ticket{Task: 9, Seq: 4}) && q.Symbol == "SLOW" {
+					n++
+				}
+				if age := q.Since.Sub(since); q.Symbol == "SLOW" && (age < -time.Second || age > time.Second) {
+					t.Errorf("asked since %v, want %v", q.Since, since)
+				}
+			}
+			return n
+		}
+		await(t, "another attempt", func() bool { return again() > 0 })
+	}
+	p.owner.table[2].mu.Lock()
+	asked := len(p.owner.table[2].asked)
+	p.owner.table[2].mu.Unlock()
+	if asked != 6 {
+		t.Errorf("the partition that has answered was asked %d times, want once for each question", asked)
+	}
+	here.mu.Lock()
+	here.mute = ""
+	here.mu.Unlock()
+	p.table.mu.Lock()
+	p.table.mute = ""
+	p.table.mu.Unlock()
+	await(t, "the others' answers", func() bool { return slow.Load() == 5 })
 }

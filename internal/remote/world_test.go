@@ -113,6 +113,7 @@ type table struct {
 	hold     bool // answers wait for release
 	held     []func()
 	busy     bool
+	mute     string // this symbol is never answered
 	before   func() // runs before an answer is given
 	time     record.Millis
 	asOf     bool
@@ -127,8 +128,8 @@ func tableOf(partition int32, prices map[string]string) *table {
 func (t *table) Lookup(_ context.Context, q task.Query, done func(task.Answer)) task.Ticket {
 	t.mu.Lock()
 	t.asked = append(t.asked, q)
-	hold, before, busy := t.hold, t.before, t.busy
-	if hold {
+	hold, before, busy := t.hold || t.mute == q.Symbol, t.before, t.busy
+	if t.hold {
 		t.held = append(t.held, func() { done(t.answer(q.Symbol)) })
 	}
 	t.mu.Unlock()
