@@ -31,7 +31,7 @@ const hottestShown = 10
 // merge puts a View together. answers has an entry for each member that was
 // asked, by ID.
 func merge(scope Scope, l Local, answers map[string]answer, at time.Time) View {
-	m := merger{Local: l, tasks: map[int32]*Task{}, parts: []Part{l.Part}, told: map[int32]told{}}
+	m := merger{Local: l, tasks: map[int32]*Task{}, parts: []Part{l.Part}, told: map[int32]*told{}}
 	for _, id := range slices.Sorted(maps.Keys(answers)) {
 		if a := answers[id]; a.err == nil {
 			m.parts = append(m.parts, a.part)
@@ -73,14 +73,24 @@ type merger struct {
 	Local
 	parts []Part
 	tasks map[int32]*Task
-	told  map[int32]told
+	told  map[int32]*told
 }
 
-// told remembers whose word a task's state is.
+// told remembers whose word is taken for each half of a task.
 type told struct {
-	owner bool // its owner's
-	any   bool
+	by     [record.Sides]word
+	market State // what the market half's says of the state
 }
+
+// word is how much somebody's word counts.
+type word int64
+
+const (
+	nobodys word = iota
+	another      // of one who is handing over, or has yet to be told to
+	owners       // as the directory has it
+	later        // and above: of a pod that knows of a later generation, which is added
+)
 
 func (m *merger) task(index int32) *Task {
 	t := m.tasks[index]
@@ -122,37 +132,55 @@ func (m *merger) fromPart(p *Part) {
 	for i := range p.Tasks {
 		from := &p.Tasks[i]
 		t := m.task(from.Partition)
-		for _, topic := range m.Topics {
+		for side, topic := range m.Topics {
 			half, ok := from.Topics[topic]
 			if !ok {
 				continue
 			}
-			owner := t.Topics[topic].Owner
+			owner, counts := t.Topics[topic].Owner, another
 			switch {
 			case newer:
-				owner = p.ID
-			case owner != "" && owner != p.ID:
+				owner, counts = p.ID, later+word(p.Generation)
+			case owner == p.ID:
+				counts = owners
+			case owner != "":
 				continue // it has yet to let go: the new owner's word counts
+			}
+			if !m.heed(t.Partition, record.Side(side), counts) {
+				continue
 			}
 			half.Owner = owner
 			half.Lag = lag(half)
 			t.Topics[topic] = half
-			m.describe(t, from, topic, owner == p.ID)
+			m.describe(t, from, record.Side(side))
 		}
 	}
 }
 
-// describe takes over a task's state from one of the pods that hold a half of
-// it. Where two pods do, it is the notifications' one: it joins; and an owner's
-// word counts more than that of one who is handing over.
-func (m *merger) describe(t, from *Task, topic string, owner bool) {
-	before := m.told[t.Partition]
-	if before.any && topic != m.Topics[record.Notification] && (before.owner || !owner) {
+// heed tells whether somebody's word on a half counts more than any before.
+func (m *merger) heed(partition int32, side record.Side, counts word) bool {
+	before := m.told[partition]
+	if before == nil {
+		before = &told{}
+		m.told[partition] = before
+	}
+	if counts <= before.by[side] {
+		return false
+	}
+	before.by[side] = counts
+	return true
+}
+
+// describe takes over what a pod says of a half that it holds. The price table
+// belongs to the market half, everything else to that of the notifications, which
+// joins.
+func (m *merger) describe(t, from *Task, side record.Side) {
+	if side == record.Market {
+		m.told[t.Partition].market = from.State
+		t.CaughtUp, t.Remaining, t.Symbols = from.CaughtUp, from.Remaining, from.Symbols
 		return
 	}
-	m.told[t.Partition] = told{owner: owner, any: true}
-	t.State = from.State
-	t.CaughtUp, t.Remaining, t.Symbols, t.Unsettled = from.CaughtUp, from.Remaining, from.Symbols, from.Unsettled
+	t.State, t.Unsettled = from.State, from.Unsettled
 }
 
 func lag(h Half) *int64 {
@@ -170,8 +198,11 @@ func (m *merger) finish() []Task {
 		market, note := t.Topics[m.Topics[record.Market]].Owner, t.Topics[m.Topics[record.Notification]].Owner
 		t.Owner = cmp.Or(note, market)
 		t.Colocated = note != "" && note == market
+		alone := m.told[t.Partition]
 		switch {
 		case t.State != "":
+		case note == "" && alone != nil:
+			t.State = alone.market // nobody joins there, but prices are kept
 		case t.Owner == "":
 			t.State = StateMoving // the next generation gives it to somebody
 		default:

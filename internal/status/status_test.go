@@ -120,6 +120,20 @@ func TestMerge(t *testing.T) {
 			[]string{"0 owner=m1 market=m2 colocated=false running lag=10"},
 		},
 		{
+			"halves apart, who joins is silent", local(part(1, 7), directory(7, 3, []int{2}, []int{3})),
+			map[string]answer{"m2": {part: part(2, 7, task(0, StateRunning, market))}, "m3": {err: errSilent}},
+			[]string{"0 owner=m3 market=m2 colocated=false unknown lag=-"},
+		},
+		{
+			"nobody joins, prices are kept", local(part(1, 7, task(0, StateRunning, market)), directory(7, 1, []int{1}, nil)), nil,
+			[]string{"0 owner=m1 market=m1 colocated=false running lag=-"},
+		},
+		{
+			"the latest of two later generations", local(part(1, 7), directory(7, 3, []int{1}, []int{1})),
+			map[string]answer{"m2": {part: part(2, 9, task(0, StateRunning, market, notes))}, "m3": {part: part(3, 8, task(0, StateFrozen, market, notes))}},
+			[]string{"0 owner=m2 market=m2 colocated=true running lag=10"},
+		},
+		{
 			"withheld while the old owner lets go", local(part(1, 7, task(0, StateFrozen, market, notes)), directory(7, 2, []int{0}, []int{0})),
 			map[string]answer{"m2": {part: part(2, 7)}},
 			[]string{"0 owner= market= colocated=false frozen lag=10"},
@@ -149,6 +163,26 @@ func TestMerge(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// The price table is its owner's, whoever joins.
+func TestHalvesTellOfWhatTheyHold(t *testing.T) {
+	prices, joins := task(0, StateRunning, market), task(0, StateRunning, notes)
+	prices.Symbols, prices.Unsettled, prices.Remaining, prices.CaughtUp = ptr(int64(154)), ptr(int64(0)), ptr(int64(8)), ptr(false)
+	joins.Symbols, joins.Unsettled, joins.Remaining, joins.CaughtUp = ptr(int64(0)), ptr(int64(7)), ptr(int64(0)), ptr(true)
+	for name, parts := range map[string][2]Part{
+		"prices first": {part(1, 7, prices), part(2, 7, joins)},
+		"joins first":  {part(1, 7, joins), part(2, 7, prices)},
+	} {
+		d := directory(7, 2, []int{1}, []int{2})
+		if name == "joins first" {
+			d = directory(7, 2, []int{2}, []int{1})
+		}
+		got := merge(ScopeGroup, local(parts[0], d), map[string]answer{"m2": {part: parts[1]}}, time.Now()).Tasks[0]
+		if *got.Symbols != 154 || *got.Unsettled != 7 || *got.Remaining != 8 || *got.CaughtUp {
+			t.Errorf("%s: %d symbols, %d unsettled, %d remaining, caught up %v", name, *got.Symbols, *got.Unsettled, *got.Remaining, *got.CaughtUp)
+		}
 	}
 }
 

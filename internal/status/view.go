@@ -89,6 +89,9 @@ type Task struct {
 	// Colocated: one member owns the partition of both topics.
 	Colocated bool  `json:"colocated"`
 	State     State `json:"state"`
+	// CaughtUp, Remaining and Symbols are the market half's word, State and
+	// Unsettled that of the notifications' half, where two members own them.
+
 	// CaughtUp: the market end seen at its assignment has been reached.
 	CaughtUp *bool `json:"caught_up"`
 	// Remaining is how many records (offsets) are left of the restore or of
