@@ -161,7 +161,8 @@ func checkInputs(c config.Config) (inputs [record.Sides]check.Input, err error) 
 	}
 	inputs[record.Market] = check.Input{
 		Topic: c.Topics.MarketUpdates, Partitioner: c.Topics.MarketPartitioner(),
-		OwnTime: c.Market.EventTime == config.FromRecord,
+		BySymbol: !market.ByKey(),
+		OwnTime:  c.Market.EventTime == config.FromRecord,
 		Decode: func(r *record.Record) ([]byte, record.Millis, *enrich.Bad) {
 			tick, bad := market.Decode(r)
 			return tick.Symbol, tick.EventTime, bad

@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"testing"
@@ -12,6 +13,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"joiner/internal/embedded"
+	"joiner/internal/enrich"
+	"joiner/internal/placement"
+	"joiner/internal/record"
 	"joiner/test/cluster"
 )
 
@@ -85,6 +89,46 @@ func testSampled(t *testing.T, knows *kversion.Versions, lacks string) {
 	if report.Failed > 0 {
 		t.Errorf("%d failures", report.Failed)
 	}
+}
+
+// Prices are looked for where their symbols belong: ticks that lie by another key
+// are found out, though every key is where murmur2 puts it.
+func TestSymbolsThatAreNotKeys(t *testing.T) {
+	s := embeddedStage(t, nil)
+	names := topics{s.market(6, nil), s.notes(6, nil), s.output("alerts", 6, nil), s.output("dead", 6, nil)}
+	s.write(batch{topic: names.market, partitioner: "murmur2", n: 6, records: 600, symbols: 60, value: func(i int) string {
+		if i%100 == 0 {
+			return `{"sym": "S", "price": "about 9150"}` // of which no price is looked for
+		}
+		return fmt.Sprintf(`{"sym": "S%d", "price": 9150.25}`, i%60)
+	}})
+	s.write(batch{topic: names.notes, partitioner: "murmur2", n: 6, records: 600, symbols: 60})
+	o := s.options(names)
+	market, err := enrich.NewMarketDecoder(enrich.MarketOptions{Symbol: "sym", Price: "price", EventTime: "record"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Inputs[record.Market].BySymbol = !market.ByKey()
+	o.Inputs[record.Market].Decode = func(r *record.Record) ([]byte, record.Millis, *enrich.Bad) {
+		tick, bad := market.Decode(r)
+		return tick.Symbol, tick.EventTime, bad
+	}
+	placed := func(o Options) []Finding {
+		report, err := Run(s.ctx, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		assertShape(t, report.Findings)
+		return slices.DeleteFunc(report.Findings, func(f Finding) bool { return f.ID != "key_placement" })
+	}
+	assertExactly(t, placed(o), []wantFinding{
+		{"key_placement", Warning, names.market, "of 594 sampled records lie where murmur2 would not put their symbols", "topics.market_updates_partitioner: custom"},
+	})
+	o.Inputs[record.Market].Partitioner = placement.Custom
+	if o.Inputs[record.Market].Placer, err = placement.New(placement.Options{Topic: names.market, Partitioner: placement.Custom}); err != nil {
+		t.Fatal(err)
+	}
+	assertExactly(t, placed(o), nil)
 }
 
 // A tail is sampled within its bounds, at its newest end.

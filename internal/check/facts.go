@@ -97,7 +97,7 @@ type Sample struct {
 
 	Bad       map[record.Kind]int    // records that cannot be joined
 	BadDetail map[record.Kind]string // where one of them lies, and what is wrong with it
-	Keyless   int
+	Keyless   int                    // with nothing to judge their place by
 	Misplaced int
 	Keys      []hot.Key // the most frequent, with their counts in the sample
 }

@@ -89,22 +89,33 @@ func judgePlacement(j *judgement) []Finding {
 			misplaced += parts[i].Sample.Misplaced
 			keyless += parts[i].Sample.Keyless
 		}
-		keyed := records - keyless
+		keyed, what := records-keyless, input.placed()
 		switch {
 		case input.Partitioner == placement.Custom && facts.Keys.Name != "":
-			return []Finding{ok(input.Topic, "not judged (custom); %s would explain %s of %d sampled keys", facts.Keys.Name, percent(facts.Keys.Share), facts.Keys.Seen)}
+			return []Finding{ok(input.Topic, "not judged (custom); %s would explain %s of %d sampled %ss", facts.Keys.Name, percent(facts.Keys.Share), facts.Keys.Seen, what)}
 		case input.Partitioner == placement.Custom:
 			return []Finding{ok(input.Topic, "not judged (custom)")}
 		case misplaced == 0:
-			return []Finding{ok(input.Topic, "%s sampled, all where %s puts them", count(keyed, "key"), input.Partitioner)}
+			return []Finding{ok(input.Topic, "%s sampled, all where %s puts them", count(keyed, what), input.Partitioner)}
 		}
 		say, price := warn, "their prices are asked for in other pods"
+		if side == record.Market {
+			price = "a price is looked for where its symbol belongs and where its notification lies, and not found elsewhere"
+		}
 		if !j.RemoteLookup {
 			say, price = fail, "their prices lie in other pods and are counted as misses (join.remote_lookup: false)"
 		}
 		likely, remedy := j.likely(side)
-		return []Finding{say(input.Topic, remedy, "%d of %d sampled records lie where %s would not put their keys: %s; %s", misplaced, keyed, input.Partitioner, price, likely)}
+		return []Finding{say(input.Topic, remedy, "%d of %d sampled records lie where %s would not put their %ss: %s; %s", misplaced, keyed, input.Partitioner, what, price, likely)}
 	})
+}
+
+// placed names what a record's place is judged by.
+func (i Input) placed() string {
+	if i.BySymbol {
+		return "symbol"
+	}
+	return "key"
 }
 
 // likely says who places keys otherwise, and what to do.
@@ -114,19 +125,23 @@ func (j *judgement) likely(side record.Side) (who, remedy string) {
 		key = "topics.notifications_partitioner"
 	}
 	all, some := facts.Keys, facts.Misplaced
+	what, by := j.Inputs[side].placed(), j.Inputs[side].Partitioner
 	switch {
 	case strings.HasSuffix(all.Name, placement.OverAll):
-		return fmt.Sprintf("%s explains %s of the keys", all.Name, percent(all.Share)),
+		return fmt.Sprintf("%s explains %s of the %ss", all.Name, percent(all.Share), what),
 			"have the producers leave the partitions of topics.reserved to their symbols, or take them out of topics.reserved"
-	case all.Name != "" && all.Name != j.Inputs[side].Partitioner:
-		return fmt.Sprintf("%s explains %s of the keys", all.Name, percent(all.Share)),
-			fmt.Sprintf("set %s: %s, or have the producers use %s", key, all.Name, j.Inputs[side].Partitioner)
+	case all.Name != "" && all.Name != by:
+		return fmt.Sprintf("%s explains %s of the %ss", all.Name, percent(all.Share), what),
+			fmt.Sprintf("set %s: %s, or have the producers use %s", key, all.Name, by)
 	case some.Name != "":
 		return fmt.Sprintf("%s explains %s of those", some.Name, percent(some.Share)),
-			fmt.Sprintf("find the producer that places keys by %s, and have it use %s", some.Name, j.Inputs[side].Partitioner)
+			fmt.Sprintf("find the producer that places %ss by %s, and have it use %s", what, some.Name, by)
+	case j.Inputs[side].BySymbol:
+		return "no known partitioner explains them: the records' keys are something else than their symbols, or they are older than the topic's last growth",
+			fmt.Sprintf("set %s: custom, and every owner is asked, or have the producers place records by their symbol", key)
 	}
 	return "no known partitioner explains them; they may be older than the topic's last growth",
-		fmt.Sprintf("find the producers that do not use %s; where nobody can tell, set %s: custom", j.Inputs[side].Partitioner, key)
+		fmt.Sprintf("find the producers that do not use %s; where nobody can tell, set %s: custom", by, key)
 }
 
 const (

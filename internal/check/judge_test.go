@@ -705,6 +705,15 @@ func TestJudge(t *testing.T) {
 			}),
 			[]wantFinding{{"key_placement", Warning, "notifications", "4800 of 6000 sampled records lie where murmur2 would not put their keys: their prices are asked for in other pods; crc32 explains 99% of the keys", "set topics.notifications_partitioner: crc32"}},
 		},
+		"ticks that lie by another key than their symbol": {
+			all(each(record.Market, func(p *PartitionFacts) { p.Sample.Misplaced = 800 }), func(o *Options, _ *Facts) { o.Inputs[record.Market].BySymbol = true }, func(_ *Options, f *Facts) {
+				f.Inputs[record.Market].Keys = Suspect{}
+			}),
+			[]wantFinding{{
+				"key_placement", Warning, "market-updates", "4800 of 6000 sampled records lie where murmur2 would not put their symbols: a price is looked for where its symbol belongs and where its notification lies, and not found elsewhere; no known partitioner",
+				"set topics.market_updates_partitioner: custom, and every owner is asked",
+			}},
+		},
 		"another producer": {
 			all(one(record.Market, func(p *PartitionFacts) { p.Sample.Misplaced = 40 }), func(o *Options, f *Facts) {
 				o.RemoteLookup = false

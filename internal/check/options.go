@@ -69,6 +69,9 @@ type Input struct {
 	// Decode returns a record's symbol and event time, or why it cannot be
 	// joined.
 	Decode func(*record.Record) (symbol []byte, at record.Millis, bad *enrich.Bad)
+	// BySymbol is set where a record's place is judged by its symbol, and not by
+	// its key: prices are looked for where the symbol belongs.
+	BySymbol bool
 	// OwnTime is set where the event time is the record's own timestamp.
 	OwnTime bool
 }

@@ -252,8 +252,18 @@ func (s *sampler) one(r *record.Record) {
 	s.s.Bytes += int64(n)
 	s.s.Largest = max(s.s.Largest, n)
 	s.timestamp(r.Timestamp)
-	s.place(r.Key)
+	if len(r.Key) > 0 {
+		s.keys.Add(r.Key[:min(len(r.Key), maxKey)])
+	}
 	symbol, at, bad := s.input.Decode(r)
+	switch {
+	case !s.input.BySymbol:
+		s.place(r.Key)
+	case bad != nil: // it is not looked for
+		s.place(nil)
+	default:
+		s.place(symbol)
+	}
 	if bad != nil {
 		s.bad(r.Offset, bad)
 		return
@@ -291,7 +301,6 @@ func (s *sampler) place(key []byte) {
 		s.s.Keyless++
 		return
 	}
-	s.keys.Add(key[:min(len(key), maxKey)])
 	well := s.input.Placer.WellPlaced(key, s.facts.ID, s.count, s.former)
 	if !well {
 		s.s.Misplaced++
