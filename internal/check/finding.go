@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 )
 
 // Status is what a finding comes to.
@@ -123,11 +125,11 @@ func count(n int, what string) string {
 
 // say makes findings for one check.
 func ok(subject, format string, args ...any) Finding {
-	return Finding{Status: OK, Subject: subject, Message: oneLine(fmt.Sprintf(format, args...))}
+	return Finding{Status: OK, Subject: subject, Message: fmt.Sprintf(format, args...)}
 }
 
 func warn(subject, remedy, format string, args ...any) Finding {
-	return Finding{Status: Warning, Subject: subject, Remedy: remedy, Message: oneLine(fmt.Sprintf(format, args...))}
+	return Finding{Status: Warning, Subject: subject, Remedy: remedy, Message: fmt.Sprintf(format, args...)}
 }
 
 func fail(subject, remedy, format string, args ...any) Finding {
@@ -136,8 +138,23 @@ func fail(subject, remedy, format string, args ...any) Finding {
 	return f
 }
 
-// oneLine keeps a message on its line and in its column: errors of several
-// lines come from libraries.
+// tidy is f with texts that stay on their line, in their column, and away from
+// the terminal: errors of several lines come from libraries, and the names of
+// members from whoever is in the group.
+func (f Finding) tidy() Finding {
+	f.Subject, f.Message, f.Remedy = oneLine(f.Subject), oneLine(f.Message), oneLine(f.Remedy)
+	return f
+}
+
 func oneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' || r == '\t' }), "; ")
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' || r == '\t' }), "; ")
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+	}
+	return b.String()
 }

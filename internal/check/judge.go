@@ -86,7 +86,7 @@ func judge(o *Options, f *Facts) []Finding {
 	for _, c := range checks() {
 		for _, finding := range c.answer(j) {
 			finding.ID = c.id
-			findings = append(findings, finding)
+			findings = append(findings, finding.tidy())
 		}
 	}
 	return findings

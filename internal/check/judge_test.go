@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/IBM/sarama"
 
@@ -67,7 +68,7 @@ func assertShape(t testing.TB, findings []Finding) {
 	seen := make(map[string]bool)
 	for _, f := range findings {
 		seen[f.ID] = true
-		if f.Subject == "" || f.Message == "" || strings.ContainsAny(f.Subject+f.Message+f.Remedy, "\n\t") {
+		if f.Subject == "" || f.Message == "" || strings.ContainsFunc(f.Subject+f.Message+f.Remedy, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("not a line: %+v", f)
 		}
 		if (f.Status == OK) != (f.Remedy == "") {
@@ -384,6 +385,13 @@ func TestJudge(t *testing.T) {
 				{"output_topics", Failure, "enriched-alerts", "4 partitions, the inputs have 6", "grow it to 6 partitions, or set topics.create: true"},
 				{"output_topics", Warning, "enriched-alerts-dlq", "modulo 1", "grow it to 6"},
 			},
+		},
+		"outputs with fewer that joiner will grow": {
+			func(o *Options, f *Facts) {
+				o.Create = true
+				f.Layouts[alertTopic], f.Layouts[deadTopic] = healthyLayout(alertTopic, 4), healthyLayout(deadTopic, 1)
+			},
+			nil,
 		},
 		"an output with more": {
 			func(_ *Options, f *Facts) { f.Layouts[alertTopic] = healthyLayout(alertTopic, 8) },
@@ -871,6 +879,13 @@ func TestJudge(t *testing.T) {
 				{"peer_advertise", Warning, "peer.advertise", "10.0.0.1:8081 is not among peer.allowed_names", "peer.allowed_names"},
 				{"peer_advertise", Warning, "member m1 at 10.0.0.9", "advertises 10.0.0.1:8081, which is not among", "peer.allowed_names"},
 			},
+		},
+		"a member that says what it must not": {
+			group(t, "copartition", 2, func(g *kafka.Group) {
+				g.Members[0].Instance = "pod\t0\n\x1b[31mok\x1b[0m\u202e"
+				g.Members[0].Topics = []string{"orders\x1b[2J\x00"}
+			}),
+			[]wantFinding{{"group_members", Warning, `member pod; 0; \x1b[31mok\x1b[0m\u202e`, `is subscribed to orders\x1b[2J\x00, and`, "group.id"}},
 		},
 		"two members of one address": {
 			group(t, "copartition", 2, func(g *kafka.Group) { g.Members[1].UserData = g.Members[0].UserData }),

@@ -137,11 +137,11 @@ func (j *judgement) judgeOutput(topic string, want int32) Finding {
 		return warn(topic, missingRemedy, "could not be compared with the inputs: none was seen")
 	case has == want:
 		return ok(topic, "%s, as the inputs have", count(int(has), "partition"))
+	case has < want && j.Create:
+		return ok(topic, "%d partitions; topics.create will grow it to %d", has, want)
 	case topic == j.DeadLetters && has < want:
 		return warn(topic, fmt.Sprintf("grow it to %d partitions", want),
 			"%d partitions, the inputs have %d: a dead letter goes to its record's partition number modulo %d", has, want, has)
-	case has < want && j.Create:
-		return ok(topic, "%d partitions; topics.create will grow it to %d", has, want)
 	case has < want:
 		return fail(topic, fmt.Sprintf("grow it to %d partitions, or set topics.create: true", want),
 			"%d partitions, the inputs have %d: tasks from %d on wait and are not ready", has, want, has)
