@@ -111,10 +111,13 @@ type Sizing struct {
 	// peak: 0.5 is half as much again, below 0 it is too much already.
 	Headroom float64 `json:"headroom"`
 	// MembersNeeded is the least number of members that can do the peak when
-	// the load is shared evenly; MaxUsefulMembers is the number beyond which
-	// they would be idle.
-	MembersNeeded    int   `json:"members_needed"`
-	MaxUsefulMembers int32 `json:"max_useful_members"`
+	// the load is shared evenly; MembersEnough is the least number that can
+	// whichever of the planned partitions each is given by copartition, null
+	// where one partition alone is too much; MaxUsefulMembers is the number
+	// beyond which they would be idle.
+	MembersNeeded    int    `json:"members_needed"`
+	MembersEnough    *int32 `json:"members_enough"`
+	MaxUsefulMembers int32  `json:"max_useful_members"`
 	// Growth says what more partitions would break.
 	Growth *Growth `json:"growth"`
 }

@@ -22,6 +22,7 @@ func (p *planner) size() *Sizing {
 		MembersNeeded:    int(evenly(p.PeakRate, p.MemberRate)),
 		MaxUsefulMembers: min(p.counts[market], p.counts[notes]),
 	}
+	s.MembersEnough = p.enough()
 	s.PartitionsNeeded, s.Problem = p.needed(p.PeakRate)
 	s.PartitionsForDouble, _ = p.needed(2 * p.PeakRate)
 	if s.PartitionsNeeded != nil {
@@ -29,6 +30,24 @@ func (p *planner) size() *Sizing {
 	}
 	s.Growth = p.growth(s.PartitionsNeeded)
 	return s
+}
+
+// enough is the least number of members with which none has more to do than it
+// can, whichever of the planned partitions it is given: copartition gives each
+// its share of them to within one. Nil where one partition is too much.
+func (p *planner) enough() *int32 {
+	hot := p.demand.hottest(math.MaxInt)
+	for n := int32(1); n <= min(p.counts[market], p.counts[notes]); n++ {
+		each := (p.demand.indices() + n - 1) / n
+		sum := 0.0
+		for _, h := range hot[:min(int(each), len(hot))] {
+			sum += h.Share
+		}
+		if sum*p.PeakRate <= p.MemberRate*(1+slack) {
+			return &n
+		}
+	}
+	return nil
 }
 
 // needed is the least number of partitions with which no index alone is more

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -54,6 +55,54 @@ func TestSizeOfAnEvenLoad(t *testing.T) {
 	}
 	if run(t, options(t, 6, "4", assign.Copartition)).Sizing != nil {
 		t.Error("a size that nobody asked for")
+	}
+}
+
+// A member's part is whole partitions: what would do if the load were shared
+// evenly may not.
+func TestMembersThatAreEnough(t *testing.T) {
+	for _, tc := range []struct {
+		partitions    int32
+		peak, member  float64
+		needed, among int
+		text          string
+	}{
+		{6, 50_000, 10_000, 5, 6, "at least 5, and 6 to be enough whichever partitions each is given"},
+		{12, 50_000, 10_000, 5, 6, "at least 5, and 6 to be enough whichever partitions each is given"},
+		{10, 50_000, 10_000, 5, 5, "5"},
+		{12, 9_000, 9_000, 1, 1, "1"},
+		{4, 50_000, 10_000, 5, 0, "at least 5, and no number is enough for these partitions"},
+	} {
+		s := sized(t, options(t, tc.partitions, "4", assign.Copartition), tc.peak, tc.member)
+		got := 0
+		if s.MembersEnough != nil {
+			got = int(*s.MembersEnough)
+		}
+		if s.MembersNeeded != tc.needed || got != tc.among || s.members() != tc.text {
+			t.Errorf("%+v: %d needed, %d are enough: %s", tc, s.MembersNeeded, got, s.members())
+		}
+	}
+}
+
+// With as many members as are enough none is over its rate, however they came
+// and went before.
+func TestEnoughMembersKeepUp(t *testing.T) {
+	for _, skew := range []string{"", "zipf:0.9", "hot:0.15"} {
+		o := options(t, 24, "4", assign.Copartition)
+		if skew != "" {
+			o.Load = generated(mustSkew(t, skew), 1000)
+		}
+		enough := sized(t, o, 40_000, 10_000).MembersEnough
+		if enough == nil {
+			t.Fatalf("%s: no number is enough", skew)
+		}
+		o.Events = events(t, fmt.Sprintf("3,9,-m2,-m4,5,%d", *enough))
+		o.PeakRate, o.MemberRate = 40_000, 10_000
+		steps := run(t, o).Steps
+		last := steps[len(steps)-1].Strategies[0]
+		if rate := last.BottleneckShare * 40_000; rate > 10_001 {
+			t.Errorf("%s: of %d members one has %.0f records a second", skew, *enough, rate)
+		}
 	}
 }
 

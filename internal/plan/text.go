@@ -226,6 +226,17 @@ func (t *text) summary(step Step) {
 	t.table(rows)
 }
 
+// members says how many are needed.
+func (s *Sizing) members() string {
+	switch {
+	case s.MembersEnough == nil:
+		return fmt.Sprintf("at least %d, and no number is enough for these partitions", s.MembersNeeded)
+	case int(*s.MembersEnough) == s.MembersNeeded:
+		return fmt.Sprint(s.MembersNeeded)
+	}
+	return fmt.Sprintf("at least %d, and %d to be enough whichever partitions each is given", s.MembersNeeded, *s.MembersEnough)
+}
+
 func (t *text) sizing(r Report) {
 	s := r.Sizing
 	t.printf("\nsizing for %.0f records a second at the peak, %.0f by one member\n", s.PeakRate, s.MemberRate)
@@ -235,7 +246,7 @@ func (t *text) sizing(r Report) {
 	} else {
 		t.paragraph("partitions needed: "+s.Problem, 2)
 	}
-	t.printf("  members needed: at least %d; more than %d would be idle\n", s.MembersNeeded, s.MaxUsefulMembers)
+	t.paragraph(fmt.Sprintf("members needed: %s; more than %d would be idle", s.members(), s.MaxUsefulMembers), 2)
 	switch {
 	case s.Headroom < 0:
 		t.printf("  headroom: none; the hottest partition alone is %.0f %% of what one member can do\n", 100/(1+s.Headroom))
