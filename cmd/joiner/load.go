@@ -102,8 +102,11 @@ func target(o *load.Options, c config.Config, partitioner string) error {
 		})
 	}
 	market, notes := c.Topics.MarketPartitioner(), c.Topics.NotificationPartitioner()
+	said := "--partitioner"
 	if partitioner != "" {
 		market, notes = partitioner, partitioner
+	} else {
+		said = "the configured partitioner (topics.partitioner); give --partitioner"
 	}
 	reserved, err := app.Reserved(c.Topics)
 	if err != nil {
@@ -114,7 +117,7 @@ func target(o *load.Options, c config.Config, partitioner string) error {
 		placer             *load.Placer
 	}{{o.MarketTopic, market, &o.MarketPlacer}, {o.NotificationTopic, notes, &o.NotificationPlacer}} {
 		if !slices.Contains(placement.Names(), one.partitioner) {
-			return wrongUsage(fmt.Errorf("--partitioner: %q cannot place keys; use one of %v", one.partitioner, placement.Names()))
+			return wrongUsage(fmt.Errorf("%s: %q cannot place keys of %s; use one of %v", said, one.partitioner, one.topic, placement.Names()))
 		}
 		placer, err := placement.New(placement.Options{Topic: one.topic, Partitioner: one.partitioner, Reserved: reserved})
 		if err != nil {

@@ -155,6 +155,9 @@ func (f *planFlags) options(cmd *cobra.Command) (plan.Options, error) {
 	if cmd.Flags().Changed("peak-rate") != cmd.Flags().Changed("member-rate") {
 		return o, errors.New("--peak-rate and --member-rate go together")
 	}
+	if cmd.Flags().Changed("symbols") && f.symbols < 1 {
+		return o, fmt.Errorf("--symbols: %d: write 1 or more", f.symbols)
+	}
 	if f.load != "" {
 		if o.Load, err = plan.ReadLoad(f.load, f.symbols); err != nil {
 			return o, fmt.Errorf("--load: %w", err)
