@@ -48,6 +48,8 @@ func reasonOf(failure string) string {
 		return server.ReasonNoOwner
 	case remote.Moving:
 		return server.ReasonMoving
+	case remote.NoCoordinator:
+		return server.ReasonNoCoordinator
 	case remote.Restoring:
 		return server.ReasonRestoring
 	case remote.TimedOut:

@@ -179,13 +179,14 @@ type Failure struct {
 
 // The reasons of a Failure.
 const (
-	NoDirectory = "no directory" // nobody has told who owns what
-	NoOwner     = "no owner"     // nobody owns the partition now
-	Moving      = "moved"        // the owner that was asked is none any more
-	Restoring   = "restoring"    // it reads back its prices
-	TimedOut    = "timeout"      // it did not answer in time
-	Overloaded  = "overload"     // it has too much to do
-	Unreachable = "unreachable owner"
+	NoDirectory   = "no directory"       // nobody has told who owns what
+	NoOwner       = "no owner"           // nobody owns the partition now
+	Moving        = "moved"              // the owner that was asked is none any more
+	NoCoordinator = "silent coordinator" // it does not know whether it still is one
+	Restoring     = "restoring"          // it reads back its prices
+	TimedOut      = "timeout"            // it did not answer in time
+	Overloaded    = "overload"           // it has too much to do
+	Unreachable   = "unreachable owner"
 )
 
 // Newest looks up the newest price of a symbol in one partition, or with
@@ -298,12 +299,21 @@ func (c *Client) route(x *question) {
 }
 
 // askHere asks a table of this pod. It may take until the patience ends.
+//
+// What a merge answers is what the log says, whoever owns the partition by now, and
+// whoever asks for a notification here joins others with its own table meanwhile: no
+// proof that the coordinator still knows this pod is asked for. The newest price is
+// whatever the table has got to, so it takes a pod that is sure to be the owner.
 func (c *Client) askHere(x *question) {
 	g := c.o.Group
 	s, ok := g.Standing()
 	table := g.Table(x.q.Partition)
-	if !ok || table == nil || !g.Alive() {
+	switch {
+	case !ok || table == nil:
 		c.later(x, Failure{Reason: Restoring, Owner: s.Self})
+		return
+	case x.now && !g.Alive():
+		c.later(x, Failure{Reason: NoCoordinator, Owner: s.Self})
 		return
 	}
 	c.mu.Lock()
@@ -385,7 +395,8 @@ func (c *Client) later(x *question, f Failure) {
 	}
 	x.failure = f
 	longest := pauseLongest
-	if f.Reason == Moving || f.Reason == Restoring || f.Reason == NoOwner {
+	switch f.Reason {
+	case Moving, Restoring, NoOwner, NoCoordinator:
 		longest = pauseSettled
 	}
 	x.pause = min(max(2*x.pause, pauseFirst), longest)

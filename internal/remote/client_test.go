@@ -460,8 +460,9 @@ func TestPartitionThatComesHere(t *testing.T) {
 	}
 }
 
-// A table of this pod may take its time, but not longer than the patience; and
-// a pod that may not be in the group any more does not ask itself either.
+// A table of this pod may take its time, but not longer than the patience. Its merge
+// answers by the log alone, so a pod that may not be in the group any more asks
+// itself for a notification of its own; but what the newest price is it does not say.
 func TestTablesOfThisPod(t *testing.T) {
 	p := newPair(t, nil, func(o *ClientOptions) { o.Patience = 100 * time.Millisecond })
 	here := tableOf(0, map[string]string{"BMRI": "5"})
@@ -473,8 +474,11 @@ func TestTablesOfThisPod(t *testing.T) {
 	here.release() // too late
 	await(t, "an answer", func() bool { return p.client.one(t, 0, "BMRI").Outcome == task.Found })
 	p.asker.change(func() { p.asker.dead = true })
-	if a := p.client.one(t, 0, "BMRI"); a.Outcome != task.Unanswered {
+	if a := p.client.one(t, 0, "BMRI"); a.Outcome != task.Found {
 		t.Errorf("while the coordinator is silent: %+v", a)
+	}
+	if a, f := p.client.Newest(t.Context(), 0, []byte("BMRI")); a.Outcome != task.Unanswered || f != (Failure{NoCoordinator, "a"}) {
+		t.Errorf("the newest while the coordinator is silent: %+v %+v", a, f)
 	}
 	if n := p.client.count(metrics.LookupHit); n != 0 {
 		t.Errorf("%d look-ups in this pod counted as remote", n)
@@ -588,6 +592,7 @@ func TestNewest(t *testing.T) {
 		{Reason: NoDirectory}:             func(p *pair) { p.asker.dir = nil },
 		{Reason: Unreachable, Owner: "b"}: func(p *pair) { _ = p.server.Close(context.Background()) },
 		{Reason: Moving, Owner: "b"}:      func(p *pair) { p.owner.s.Generation = 4 },
+		{NoCoordinator, "b"}:              func(p *pair) { p.owner.dead = true },
 		{Reason: Overloaded, Owner: "b"}: func(p *pair) {
 			for range cap(p.server.slots) {
 				p.server.slots <- struct{}{}

@@ -14,6 +14,7 @@ import (
 
 	"joiner/internal/assign"
 	"joiner/internal/metrics"
+	"joiner/internal/record"
 	"joiner/internal/task"
 )
 
@@ -39,6 +40,7 @@ type model struct {
 	made    int
 
 	asks      []*asking
+	nows      sync.WaitGroup // those for newest prices
 	hits      int
 	slow      []*table
 	residents []*resident // all that ever were
@@ -54,6 +56,7 @@ type seat struct {
 // resident is a pod: what it believes is in its fake.
 type resident struct {
 	*fake
+	m       *model
 	seat    *seat
 	client  *asker // ends with the pod
 	stopped bool
@@ -77,7 +80,7 @@ func (s *seat) now() *resident {
 func (s *seat) Standing() (Standing, bool)   { return s.now().Standing() }
 func (s *seat) Alive() bool                  { return s.now().Alive() }
 func (s *seat) Owns(p int32) bool            { return s.now().Owns(p) }
-func (s *seat) Table(p int32) Table          { return s.now().Table(p) }
+func (s *seat) Table(p int32) Table          { return s.now().fake.Table(p) }
 func (s *seat) Directory() *assign.Directory { return s.now().Directory() }
 func (s *seat) Partitions() int32            { return s.now().Partitions() }
 
@@ -95,10 +98,41 @@ func newModel(t *rapid.T, servers []*Server, seats []*seat) *model {
 	return m
 }
 
+// Table is what the pod asks of itself. Its merge answers by the log, which it reads
+// whoever owns the partition by now; what the newest price is, by what it holds, as
+// it answers others.
+func (r *resident) Table(p int32) Table {
+	tab, _ := r.fake.Table(p).(*table)
+	if tab == nil {
+		return nil
+	}
+	return merged{tab, r.m}
+}
+
+type merged struct {
+	*table
+	m *model
+}
+
+func (t merged) Lookup(ctx context.Context, q task.Query, done func(task.Answer)) task.Ticket {
+	return t.table.Lookup(ctx, q, func(a task.Answer) {
+		t.m.mu.Lock()
+		version := t.m.version[t.partNo]
+		t.m.mu.Unlock()
+		if (a.Outcome == task.Found || a.Outcome == task.NoPrice) && q.Symbol == symbolOf(t.partNo) && version > 0 {
+			a = task.Answer{
+				Outcome: task.Found, AsOf: true, Known: true, Partition: t.partNo,
+				Price: record.Price{Text: textOf(t.partNo, version), EventTime: 1000, Partition: t.partNo},
+			}
+		}
+		done(a)
+	})
+}
+
 // settle puts a new pod behind an address.
 func (m *model) settle(s *seat, foreign bool) *resident {
 	m.made++
-	r := &resident{fake: newFake("p" + strconv.Itoa(m.made)), seat: s, foreign: foreign}
+	r := &resident{fake: newFake("p" + strconv.Itoa(m.made)), m: m, seat: s, foreign: foreign}
 	r.parts = m.parts
 	r.s.Generation, r.out = 0, !foreign
 	r.dir = nil
@@ -357,22 +391,46 @@ func (m *model) askAll() {
 	}
 }
 
+// askNow asks for the newest prices.
+func (m *model) askNow() {
+	r := m.pick("who asks now")
+	for p := range m.parts {
+		if r.stopped || r.foreign {
+			return
+		}
+		a := m.begin(r, p)
+		m.nows.Go(func() {
+			x, _ := r.client.Newest(context.Background(), p, []byte(symbolOf(p)))
+			m.answered(a, x)
+		})
+	}
+}
+
 func (m *model) askFor(r *resident, p, of int32) {
 	if r.stopped || r.foreign {
 		return
 	}
+	a := m.begin(r, p)
+	r.client.Ask(context.Background(), task.Query{Symbol: symbolOf(p), Partition: of, Except: task.AnyPartition, At: 1500}, Everywhere, func(x task.Answer) {
+		m.answered(a, x)
+	})
+}
+
+func (m *model) begin(r *resident, p int32) *asking {
 	a := &asking{partition: p, got: make(chan task.Answer, 2), asker: r}
 	m.locked(func() { a.from = m.version[p] })
 	m.asks = append(m.asks, a)
-	r.client.Ask(context.Background(), task.Query{Symbol: symbolOf(p), Partition: of, Except: task.AnyPartition, At: 1500}, Everywhere, func(x task.Answer) {
-		m.mu.Lock()
-		to := m.version[p]
-		m.mu.Unlock()
-		if why := judge(x, p, a.from, to); why != "" {
-			m.t.Errorf("pod %s: %s", r.s.Self, why)
-		}
-		a.got <- x
-	})
+	return a
+}
+
+func (m *model) answered(a *asking, x task.Answer) {
+	m.mu.Lock()
+	to := m.version[a.partition]
+	m.mu.Unlock()
+	if why := judge(x, a.partition, a.from, to); why != "" {
+		m.t.Errorf("pod %s: %s", a.asker.s.Self, why)
+	}
+	a.got <- x
 }
 
 // judge says what is wrong with an answer about a partition whose versions went
@@ -459,6 +517,7 @@ func TestLookupsBringTheOwnersPriceOrNothing(t *testing.T) {
 					m.wake(r)
 				}
 			})
+			m.nows.Wait()
 			for _, r := range m.residents {
 				r.client.Close()
 				for o := range metrics.LookupOutcomes {
@@ -468,13 +527,15 @@ func TestLookupsBringTheOwnersPriceOrNothing(t *testing.T) {
 		}()
 		steps := rapid.IntRange(1, 25).Draw(rt, "steps")
 		for range steps {
-			switch rapid.SampledFrom([]string{"tick", "tick", "ask", "ask", "ask", "ask all", "move", "hear", "stop", "go on", "replace", "oversleep", "hold", "release", "collect"}).Draw(rt, "step") {
+			switch rapid.SampledFrom([]string{"tick", "tick", "ask", "ask", "ask", "ask all", "ask now", "move", "hear", "stop", "go on", "replace", "oversleep", "hold", "release", "collect"}).Draw(rt, "step") {
 			case "tick":
 				m.tick()
 			case "ask":
 				m.ask()
 			case "ask all":
 				m.askAll()
+			case "ask now":
+				m.askNow()
 			case "move":
 				m.move()
 			case "hear":

@@ -253,7 +253,7 @@ func (c *Client) dealOut(o *owner, batch []*question, resp *response) {
 		}
 	}
 	for i, x := range batch {
-		c.deal(o, x, &resp.replies[i])
+		c.deal(o, x, &resp.replies[i], resp.refusal)
 	}
 }
 
@@ -276,7 +276,7 @@ func outcomeOf(r *reply) metrics.LookupOutcome {
 }
 
 // deal takes one answer.
-func (c *Client) deal(o *owner, x *question, r *reply) {
+func (c *Client) deal(o *owner, x *question, r *reply, refusal string) {
 	switch r.outcome {
 	case outFound:
 		c.finish(x, task.Answer{
@@ -286,7 +286,7 @@ func (c *Client) deal(o *owner, x *question, r *reply) {
 	case outNoPrice:
 		c.finish(x, task.Answer{Outcome: task.NoPrice, Partition: r.partition, Next: r.next, Known: true, Held: r.held})
 	case outMoved:
-		c.moved(o, x, r)
+		c.moved(o, x, r, refusal)
 	case outRestoring:
 		c.later(x, Failure{Reason: Restoring, Owner: o.id})
 	case outTimeout:
@@ -315,11 +315,15 @@ func (c *Client) rested(x *question, ticket task.Ticket) {
 
 // moved follows the hint to an owner that is as new as the one that was asked,
 // a few times; else the newest directory is asked after a pause.
-func (c *Client) moved(o *owner, x *question, r *reply) {
+func (c *Client) moved(o *owner, x *question, r *reply, refusal string) {
 	s, ok := c.o.Group.Standing()
 	to := target{pod: r.owner, generation: r.since, hops: o.hops + 1}
 	if !ok || r.owner.address == "" || r.owner.id == s.Self || to.hops > MaxHops || r.since < o.generation || !time.Now().Before(x.deadline) {
-		c.later(x, Failure{Reason: Moving, Owner: o.id})
+		f := Failure{Reason: Moving, Owner: o.id}
+		if refusal == whySilence {
+			f.Reason = NoCoordinator
+		}
+		c.later(x, f)
 		return
 	}
 	c.enqueue(to, x)

@@ -42,15 +42,18 @@ type NoPrice struct {
 // Why there is no price. All but the first two are 503: the next try may bring
 // one.
 const (
-	ReasonNoPrice     = "no_price"    // 404: the owner has none, whoever asks
-	ReasonBadRequest  = "bad_request" // 400
-	ReasonRestoring   = "restoring"   // the owner is reading its prices back
-	ReasonNoOwner     = "no_owner"    // nobody owns the partition, or this pod has no assignment yet
-	ReasonMoving      = "moving"      // the one that was asked is its owner no more
-	ReasonUnreachable = "unreachable" // its owner cannot be asked
-	ReasonTimeout     = "timeout"     // its owner has not answered
-	ReasonOverload    = "overload"    // too many such requests at once
-	ReasonFailed      = "failed"      // anything else
+	ReasonNoPrice    = "no_price"    // 404: the owner has none, whoever asks
+	ReasonBadRequest = "bad_request" // 400
+	ReasonRestoring  = "restoring"   // the owner is reading its prices back
+	ReasonNoOwner    = "no_owner"    // nobody owns the partition, or this pod has no assignment yet
+	ReasonMoving     = "moving"      // the one that was asked is its owner no more
+	// ReasonNoCoordinator: the group's coordinator has been silent for a session
+	// timeout, and the owner does not know whether it is one.
+	ReasonNoCoordinator = "no_coordinator"
+	ReasonUnreachable   = "unreachable" // its owner cannot be asked
+	ReasonTimeout       = "timeout"     // its owner has not answered
+	ReasonOverload      = "overload"    // too many such requests at once
+	ReasonFailed        = "failed"      // anything else
 )
 
 func (e *NoPrice) Error() string {
