@@ -148,7 +148,7 @@ type Peer struct {
 	Listen       string   `mapstructure:"listen" doc:"Address of requests between pods: host:port or :port."`
 	Advertise    string   `mapstructure:"advertise" doc:"Host, or host:port, under which others reach this pod; empty: the host in listen, else the first non-loopback address."`
 	TLS          PeerTLS  `mapstructure:"tls" doc:"Encryption between pods; files are read again when they rotate."`
-	Token        Secret   `mapstructure:"token" doc:"Token that pods show each other, only with TLS; better given by token_file."`
+	Token        Secret   `mapstructure:"token" doc:"Token that pods show each other, only with TLS, and best with peer.tls.ca_file or peer.allowed_names; better given by token_file."`
 	TokenFile    string   `mapstructure:"token_file" doc:"File that holds the token, instead of token."`
 	AllowedNames []string `mapstructure:"allowed_names" doc:"Hosts that may be dialled: names, *.names below one, addresses, ranges such as 10.0.0.0/8; empty: all."`
 }

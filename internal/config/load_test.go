@@ -414,6 +414,13 @@ func TestSecretsInTheClearAreWarnings(t *testing.T) {
 			c.Kafka.SASL.TokenURL = "HTTP://login.example.com"
 		}, "client secret in the clear"},
 		{func(c *Config) { c.Kafka.TLS.Enabled, c.Kafka.TLS.InsecureSkipVerify = true, true }, "pose as a broker"},
+		{func(c *Config) { c.Peer.Token, c.Peer.TLS.Enabled = "t", true }, "peer.token is shown to whatever address"},
+		{func(c *Config) { c.Peer.TokenFile, c.Peer.TLS.Enabled = "f", true }, "peer.token is shown to whatever address"},
+		{func(c *Config) { c.Peer.TLS.Enabled = true }, ""},
+		{func(c *Config) { c.Peer.Token, c.Peer.TLS.Enabled, c.Peer.TLS.CAFile = "t", true, "f" }, ""},
+		{func(c *Config) {
+			c.Peer.Token, c.Peer.TLS.Enabled, c.Peer.AllowedNames = "t", true, []string{"*.joiner.svc"}
+		}, ""},
 	} {
 		conf := Default()
 		c.change(&conf)

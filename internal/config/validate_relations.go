@@ -265,6 +265,9 @@ func (c *Config) warnings() []string {
 	if !p.Enabled && (p != PeerTLS{}) {
 		warn("peer.tls has no effect while peer.tls.enabled is false")
 	}
+	if p.Enabled && p.CAFile == "" && len(c.Peer.AllowedNames) == 0 && (c.Peer.Token != "" || c.Peer.TokenFile != "") {
+		warn("peer.token is shown to whatever address a member of the group advertises, if that has a certificate which the system trusts: name the pods' own authorities in peer.tls.ca_file, or the pods in peer.allowed_names")
+	}
 	if c.Topics.ReplicationFactor != -1 && !c.Topics.Create {
 		warn("topics.replication_factor has no effect while topics.create is false")
 	}
