@@ -224,13 +224,11 @@ func (o *outputs) amiss() (reasons []string) {
 		}
 		want = max(want, o.topics[name].Partitions)
 	}
-	if want == 0 {
-		return reasons // what the outputs need is not known either
-	}
 	for _, name := range o.names() {
 		switch t := o.topics[name]; {
 		case kafka.Unauthorized(t.Err):
 			reasons = append(reasons, unseen("Write", t))
+		case want == 0: // what it needs is not known either
 		case !t.Exists():
 			cure := "create it or set topics.create: true"
 			if o.conf.Create {

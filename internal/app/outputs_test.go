@@ -127,3 +127,23 @@ func TestCureOfAMissingOutput(t *testing.T) {
 		}
 	}
 }
+
+// All rights that are missing are named at once, whatever else is not known for
+// want of them.
+func TestEachMissingRightIsNamed(t *testing.T) {
+	denied := func(name string) kafka.Topic {
+		return kafka.Topic{Name: name, Err: sarama.ErrTopicAuthorizationFailed}
+	}
+	o := outputs{conf: config.Topics{MarketUpdates: "ticks", Notifications: "notes", EnrichedAlerts: "alerts", DeadLetters: "dead"}}
+	o.learn(map[string]kafka.Topic{"ticks": denied("ticks"), "notes": denied("notes"), "alerts": denied("alerts"), "dead": denied("dead")})
+	got := o.amiss()
+	for i, want := range []string{"Read on topic ticks", "Read on topic notes", "Write on topic alerts", "Write on topic dead"} {
+		if len(got) != 4 || !strings.Contains(got[i], "missing right: "+want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	o.learn(map[string]kafka.Topic{"ticks": denied("ticks"), "notes": denied("notes"), "alerts": {Name: "alerts"}, "dead": denied("dead")})
+	if got := o.amiss(); len(got) != 3 {
+		t.Errorf("%q: how many partitions a missing output needs is not known", got)
+	}
+}
