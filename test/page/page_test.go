@@ -33,6 +33,10 @@ const (
 // hostile is a symbol, and has to stay one.
 const hostile = "<script>document.title='hacked'</script>"
 
+// twin is a symbol that looks like what another one is shown as, which is not
+// UTF-8.
+const twin = "base64://4="
+
 // fake is a group as the test wants it.
 type fake struct{ view atomic.Pointer[status.View] }
 
@@ -52,7 +56,7 @@ func view(members, partitions int) status.View {
 		Joins:  status.NewJoins(),
 	}
 	v.Joins["local"]["hit"], v.Joins["local"]["miss"], v.Joins["remote"]["hit"] = 1_204_331, 12, 1_403
-	for i, s := range []string{"BBCA", "BTC-USD", "日経225", "M&M.NS", hostile, "AAPL", "\xff\xfe", "BRK.B"} {
+	for i, s := range []string{"BBCA", "BTC-USD", "日経225", "M&M.NS", hostile, "AAPL", "\xff\xfe", "BRK.B", twin} {
 		v.Hottest = append(v.Hottest, status.HotRate{Symbol: status.Symbol(s), Share: 0.12 / float64(i+1)})
 	}
 	for i := range members {
@@ -193,7 +197,8 @@ func small(t *testing.T, b *chromium.Browser) {
 	equal(t, tab, cellsOf(2), "2|m3 (market: m4)|running|168|2|1,015,836|1,015,838|3|2|1,015,867|1,015,869|3")
 	equal(t, tab, cellsOf(3), "3|m4|not known|–|–|–|–|–|–|–|–|–")
 	equal(t, tab, "document.querySelector('tr[data-locality=local]').innerText.split(/\\s+/).slice(0, 5).join(' ')", "local 1,204,331 12 0 99.9%")
-	equal(t, tab, "[...document.querySelectorAll('#hot th')].map((e) => e.textContent).slice(4, 7)", []any{hostile, "AAPL", "base64://4="})
+	equal(t, tab, "[...document.querySelectorAll('#hot th')].map((e) => e.textContent).slice(4)", []any{hostile, "AAPL", twin, "BRK.B", twin})
+	equal(t, tab, "[...document.querySelectorAll('#hot tr')].map((e) => e.children[1].textContent).slice(6)", []any{"1.7%", "1.5%", "1.3%"})
 	equal(t, tab, "document.scripts.length", float64(1))
 
 	// Half of what is left has been restored; nothing else moves.

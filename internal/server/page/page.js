@@ -93,7 +93,7 @@
     return ["ok", "ready"];
   }
 
-  const NOBODY = "\u0000nobody";
+  const NOBODY = Symbol("nobody"); // no text, which a member may be called
 
   const drawMembers = keyed($("members"), (key) => {
     const node = make("tr");
@@ -336,9 +336,11 @@
   function hottest(view) {
     const symbol = (h) => (h.symbol_base64 !== undefined ? "base64:" + h.symbol_base64 : h.symbol);
     const top = view.hottest.length > 0 ? view.hottest[0].share : 1;
-    drawHot(view.hottest, (h) => symbol(h), (row, h) => {
+    // A symbol may be the text that another one, of bytes, is shown as.
+    const key = (h) => (h.symbol_base64 !== undefined ? "bytes " : "text ") + symbol(h);
+    drawHot(view.hottest, key, (row, h) => {
       text(row.head, symbol(h));
-      attribute(row.head, "title", symbol(h));
+      attribute(row.head, "title", h.symbol_base64 !== undefined ? "not UTF-8: its bytes in base64" : symbol(h));
       text(row.share, percent.format(h.share));
       row.bar.style.width = (top > 0 ? (100 * h.share) / top : 0).toFixed(1) + "%";
     });
