@@ -182,6 +182,17 @@ func (s *counter) Deliver([]record.Record, int64, int64, int64) { s.calls.Add(1)
 func (s *counter) Full() bool                                   { return false }
 func (s *counter) Batch() []record.Record                       { return nil }
 
+// What is wrong with a connection is to be named within ten seconds, whatever
+// the broker and the token endpoint do: each step ends before, and a token that
+// does not come leaves time to say so. Nothing else comes between a dial and
+// what /readyz says of it.
+func TestStepsEndBeforeTenSeconds(t *testing.T) {
+	const named = 10 * time.Second
+	if dialTimeout >= named || secureTimeout >= named || tokenTimeout >= secureTimeout {
+		t.Errorf("a dial ends after %v, what follows after %v, a request for a token after %v", dialTimeout, secureTimeout, tokenTimeout)
+	}
+}
+
 func TestEveryClientIsSecured(t *testing.T) {
 	const user = "joiner"
 	for _, c := range []struct {

@@ -83,6 +83,14 @@ type ACL struct {
 	Type      sarama.AclResourceType
 	Name      string
 	Operation sarama.AclOperation
+	Prefixed  bool // Name is how names begin
+}
+
+func (a ACL) pattern() sarama.AclResourcePatternType {
+	if a.Prefixed {
+		return sarama.AclPatternPrefixed
+	}
+	return sarama.AclPatternLiteral
 }
 
 func (a ACL) String() string {
@@ -91,7 +99,7 @@ func (a ACL) String() string {
 
 func (a ACL) resource() *sarama.ResourceAcls {
 	return &sarama.ResourceAcls{
-		Resource: sarama.Resource{ResourceType: a.Type, ResourceName: a.Name, ResourcePatternType: sarama.AclPatternLiteral},
+		Resource: sarama.Resource{ResourceType: a.Type, ResourceName: a.Name, ResourcePatternType: a.pattern()},
 		Acls:     []*sarama.Acl{{Principal: a.Principal, Host: "*", Operation: a.Operation, PermissionType: sarama.AclPermissionAllow}},
 	}
 }
@@ -113,7 +121,7 @@ func (c *Cluster) Revoke(t testing.TB, acls ...ACL) {
 	for _, a := range acls {
 		c.administer(t, func(admin sarama.ClusterAdmin) error {
 			gone, err := admin.DeleteACL(sarama.AclFilter{
-				ResourceType: a.Type, ResourceName: &a.Name, ResourcePatternTypeFilter: sarama.AclPatternLiteral,
+				ResourceType: a.Type, ResourceName: &a.Name, ResourcePatternTypeFilter: a.pattern(),
 				Principal: &a.Principal, Operation: a.Operation, PermissionType: sarama.AclPermissionAllow,
 			}, false)
 			if err == nil && len(gone) != 1 {

@@ -26,8 +26,16 @@ type right struct {
 // always is where a right that every joiner needs is needed.
 const always = "always"
 
-// warns is how the manual begins where a joiner goes on without the right.
-const warns = "warning"
+// exactlyOnce is where a right is needed by a joiner that writes in
+// transactions.
+const exactlyOnce = "delivery.guarantee: exactly_once"
+
+// warns is how the manual begins where a joiner goes on without the right, and
+// ends where one does not start without it.
+const (
+	warns = "warning"
+	ends  = "ends at its start"
+)
 
 func (r right) String() string {
 	return fmt.Sprintf("%s on %s %s", r.operation.String(), strings.ToLower(r.kind.String()), r.key)
@@ -113,5 +121,8 @@ func (r right) name(w *World) string {
 
 func (r right) acl(w *World, principal string) cluster.ACL {
 	w.t.Helper()
-	return cluster.ACL{Principal: principal, Type: r.kind, Name: r.name(w), Operation: r.operation}
+	return cluster.ACL{
+		Principal: principal, Type: r.kind, Name: r.name(w), Operation: r.operation,
+		Prefixed: r.kind == sarama.AclResourceTransactionalID, // its key is a prefix
+	}
 }

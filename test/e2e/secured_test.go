@@ -33,7 +33,9 @@ const tokenLifetime = 20 * time.Second
 // A joiner on each listener of a secured cluster, as docs/operations.md says:
 // the join is exact with the rights listed there, each one that is taken away
 // is named and given back, whatever is replaced while it runs counts for the
-// next connection, what is wrong is named, and no secret is told to anybody.
+// next connection, what is wrong is named, and no secret is told to anybody. One
+// of them writes in transactions; the pods of each show each other certificates
+// and a token.
 func TestKafkaSecured(t *testing.T) {
 	t.Parallel() // with others that have a cluster of their own: it waits more than it works
 	c := cluster.Start(t, cluster.Options{
@@ -50,8 +52,14 @@ func TestKafkaSecured(t *testing.T) {
 		newSite(t, c, cluster.ListenerSCRAM512, "### SCRAM", "password"),
 		newSite(t, c, cluster.ListenerOAuth, "### OAUTHBEARER", "client_secret"),
 	}
+	exact := sites[4]
+	exact.exactlyOnce = true
+	exact.Settings["delivery.guarantee"] = "exactly_once"
+	exact.Settings["delivery.transactional_id_prefix"] = exact.Group + "-"
 	maker := newSite(t, c, cluster.ListenerSCRAM512, "### SCRAM", "password")
 	wrong := wrongCredentials(t, c)
+	peers := newPeerFiles(t)
+	peers.guard(append(sites, maker), wrong)
 	phase := func(name string, do func()) {
 		began := time.Now()
 		do()
@@ -62,6 +70,7 @@ func TestKafkaSecured(t *testing.T) {
 	}
 	phase("join", func() {
 		outputMaker(maker, rights)
+		exact.allow(needed(rights, exactlyOnce))
 		for _, s := range sites {
 			s.allow(needed(rights, always))
 			s.produce(1100)
@@ -72,7 +81,7 @@ func TestKafkaSecured(t *testing.T) {
 			s.awaitExact()
 		}
 	})
-	phase("rights", func() { takeAway(sites, needed(rights, always)) })
+	phase("rights", func() { takeAway(shares(sites, exact, rights)) })
 	phase("output topics", func() { makeOutputs(maker, needed(rights, "topics.create: true")) })
 	phase("load", func() { loads(sites, rightsUnder(t, "### What joiner load needs besides")) })
 	sites = append(sites, maker)
@@ -87,13 +96,17 @@ func TestKafkaSecured(t *testing.T) {
 		for _, s := range sites {
 			s.awaitReady()
 			s.AwaitCount(s.Alerts, s.Count(s.Notes), Pods{s.pod, s.second})
+			s.AwaitNoLag()
 		}
 	})
 	phase("secrets", func() { leaks(t, sites, wrong.secrets) })
 	proofs := make([]Proof, len(sites))
 	for i, s := range sites {
-		proof := prove(t, s.Read(s.Notes), s.Read(s.Market), s.ReadAlerts(), lastCopy)
+		proof := prove(t, s.Read(s.Notes), s.Read(s.Market), s.readAlerts(), lastCopy)
 		proofs[i] = proof
+		if s.exactlyOnce && proof.Doubled() > 0 {
+			t.Errorf("%s: %d alerts are doubled, exactly once", s.listener, proof.Doubled())
+		}
 		if proof.Hits+proof.Misses != proof.Notes || proof.Remote != 0 {
 			t.Errorf("%s: %d notifications, %d hits, %d misses, %d remote", s.listener, proof.Notes, proof.Hits, proof.Misses, proof.Remote)
 		}
@@ -158,38 +171,110 @@ func needed(rights []right, where string) []right {
 	return slices.DeleteFunc(slices.Clone(rights), func(r right) bool { return r.where != where })
 }
 
-// takeAway takes each right away from one of the sites, once while the joiner
-// runs and once before it starts: it must name the right, and go on when it is
-// given back.
-func takeAway(sites []*site, rights []right) {
-	for round := range slices.Chunk(rights, len(sites)) {
-		each := func(do func(*site, right)) {
-			for i, r := range round {
-				do(sites[i], r)
+// shares deals the rights out to the sites that are to do without them, some at
+// a time: those that every joiner needs one by one over all but the one that
+// writes in transactions, and all to that one: those that it alone needs, those
+// on topics at once, and what is left, since without its topics it does not get
+// so far that it misses the group.
+func shares(sites []*site, exact *site, rights []right) map[*site][][]right {
+	shares := make(map[*site][][]right)
+	var others []*site
+	for _, s := range sites {
+		if s != exact {
+			others = append(others, s)
+		}
+	}
+	var topics, rest []right
+	for i, r := range needed(rights, always) {
+		s := others[i%len(others)]
+		shares[s] = append(shares[s], []right{r})
+		if r.kind == sarama.AclResourceTopic {
+			topics = append(topics, r)
+		} else {
+			rest = append(rest, r)
+		}
+	}
+	shares[exact] = [][]right{needed(rights, exactlyOnce), topics, rest}
+	return shares
+}
+
+// takeAway takes rights away from sites, once while the joiner runs and once
+// before it starts: it must name each, and go on when they are given back.
+func takeAway(shares map[*site][][]right) {
+	for round := 0; ; round++ {
+		missing := make(map[*site][]right)
+		for s, lists := range shares {
+			if round < len(lists) {
+				missing[s] = lists[round]
 			}
 		}
-		since := make(map[*site]int)
-		each(func(s *site, r right) {
-			since[s] = len(s.pod.Lines())
-			s.Revoke(s.t, r.acl(s.World, s.principal))
-			s.produce(110)
-		})
-		each(func(s *site, r right) { s.awaitNamed(since[s], r) })
-		each(func(s *site, r right) { s.Allow(s.t, r.acl(s.World, s.principal)) })
-		each(func(s *site, _ right) { s.awaitReady(); s.awaitAlerts() })
+		if len(missing) == 0 {
+			return
+		}
+		began := time.Now()
+		withdraw(missing)
+		for s := range missing {
+			s.t.Logf("round %d of rights took %v, for %d joiners", round+1, time.Since(began).Round(time.Millisecond), len(missing))
+			break
+		}
+	}
+}
 
-		each(func(s *site, _ right) { s.pod.Signal(syscall.SIGTERM) })
-		each(func(s *site, r right) {
-			if code := s.pod.Wait(); code != 0 {
-				s.t.Errorf("%s ended with %d", s.pod.Name, code)
+// withdraw takes these rights away from these sites.
+func withdraw(missing map[*site][]right) {
+	each := func(do func(*site, right)) {
+		for s, list := range missing {
+			for _, r := range list {
+				do(s, r)
 			}
-			s.Revoke(s.t, r.acl(s.World, s.principal))
-			s.produce(110)
-			s.start()
-		})
-		each(func(s *site, r right) { s.awaitNamed(0, r) })
-		each(func(s *site, r right) { s.Allow(s.t, r.acl(s.World, s.principal)) })
-		each(func(s *site, _ right) { s.awaitReady(); s.awaitAlerts() })
+		}
+	}
+	revoke := func(s *site, r right) { s.Revoke(s.t, r.acl(s.World, s.principal)) }
+	allow := func(s *site, r right) { s.Allow(s.t, r.acl(s.World, s.principal)) }
+	since := make(map[*site]int)
+	for s := range missing {
+		since[s] = len(s.pod.Lines())
+	}
+	each(revoke)
+	for s := range missing {
+		s.produce(110)
+	}
+	each(func(s *site, r right) { s.awaitNamed(since[s], r) })
+	each(allow)
+	for s := range missing {
+		s.awaitReady()
+		s.awaitAlerts()
+	}
+
+	for s := range missing {
+		s.pod.Signal(syscall.SIGTERM)
+	}
+	for s := range missing {
+		if code := s.pod.Wait(); code != 0 {
+			s.t.Errorf("%s ended with %d", s.pod.Name, code)
+		}
+	}
+	each(revoke)
+	for s := range missing {
+		s.produce(110)
+		s.start()
+	}
+	restart := make(map[*site]bool)
+	each(func(s *site, r right) {
+		if strings.HasPrefix(r.without, ends) {
+			s.awaitEnd(r)
+			restart[s] = true
+		} else {
+			s.awaitNamed(0, r)
+		}
+	})
+	each(allow)
+	for s := range restart {
+		s.start()
+	}
+	for s := range missing {
+		s.awaitReady()
+		s.awaitAlerts()
 	}
 }
 
@@ -353,12 +438,16 @@ func (old *credentials) rotate(t *testing.T, c *cluster.Cluster, sites []*site, 
 }
 
 // checkExpiry fails the test unless the metrics tell when the certificates end
-// that lie in the site's directory now.
+// that lie in the site's directory now, and its pods' own.
 func checkExpiry(s *site) {
 	s.t.Helper()
-	want := map[string]float64{"kafka_ca": firstEnd(s, "ca.pem")}
+	want := map[string]float64{
+		"kafka_ca": firstEnd(s, filepath.Join(s.dir, "ca.pem")),
+		"peer":     firstEnd(s, s.Settings["peer.tls.cert_file"]),
+		"peer_ca":  firstEnd(s, s.Settings["peer.tls.ca_file"]),
+	}
 	if s.listener == cluster.ListenerMTLS {
-		want["kafka"] = firstEnd(s, "client.pem")
+		want["kafka"] = firstEnd(s, filepath.Join(s.dir, "client.pem"))
 	}
 	const name = "joiner_tls_certificate_not_after_timestamp_seconds"
 	got := make(map[string]float64)
@@ -374,7 +463,7 @@ func checkExpiry(s *site) {
 // seconds since 1970.
 func firstEnd(s *site, file string) float64 {
 	s.t.Helper()
-	rest, err := os.ReadFile(filepath.Join(s.dir, file))
+	rest, err := os.ReadFile(file)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -430,7 +519,6 @@ func wrongCredentials(t *testing.T, c *cluster.Cluster) *credentials {
 // what, and go on when that is mended.
 func (old *credentials) refused(t *testing.T, sites []*site) {
 	t.Helper()
-	began := time.Now()
 	others := make([]*site, len(sites))
 	for i, s := range sites {
 		others[i] = s.beside(t)
@@ -451,7 +539,13 @@ func (old *credentials) refused(t *testing.T, sites []*site) {
 			}
 			return fmt.Errorf("it says %q, not %q", reasons, complaints(s))
 		})
-		t.Logf("%s, %v after it was started: %s", s.pod.Name, time.Since(began).Round(time.Millisecond), said)
+		// Its own log tells how long that took, however slow this test is to look.
+		named := s.pod.Logged("a broker could be reached, but not be talked to; trying again")
+		if len(named) == 0 || s.pod.LogContains(claimBegins) {
+			t.Fatalf("%s does not log what is wrong, or has joined the group in spite of it", s.pod.Name)
+		}
+		t.Logf("figure: %s names what is wrong %v after it has started, target 10 s: %s", s.pod.Name,
+			named[0].Time().Sub(s.pod.Logs()[0].Time()).Round(time.Millisecond), said)
 	}
 	for i, s := range others {
 		for _, file := range []string{"client.key", s.bad} {
@@ -465,8 +559,17 @@ func (old *credentials) refused(t *testing.T, sites []*site) {
 	for i, s := range others {
 		s.awaitReady()
 		sites[i].second = s.pod
+		await(t, s.pod.Name+" to log that it has joined", func() error {
+			if !s.pod.LogContains(claimBegins) {
+				return errors.New("it does not, though it is ready")
+			}
+			return nil
+		})
 	}
 }
+
+// claimBegins is in the log of a joiner that has become a member of its group.
+const claimBegins = `"msg":"claim begins"`
 
 // complaints is what a joiner with that file wrong must say in one breath.
 func complaints(s *site) []string {
@@ -498,6 +601,7 @@ func leaks(t *testing.T, sites []*site, secrets []string) {
 		showConfig(s, planted, look)
 		pods = append(pods, s.pod, s.second)
 	}
+	showChecks(sites, look)
 	for _, p := range pods {
 		for _, path := range []string{"/metrics", "/readyz", "/livez", "/", "/v1/status", "/v1/status?scope=group", "/v1/prices?symbol=SYM1"} {
 			_, body, err := p.Get(path)
@@ -527,6 +631,7 @@ func leaks(t *testing.T, sites []*site, secrets []string) {
 func showConfig(s *site, secret string, look func(where, text string)) {
 	s.t.Helper()
 	settings := maps.Clone(s.Settings)
+	settings["peer.token"], settings["peer.token_file"] = secret, ""
 	switch s.bad {
 	case "password":
 		settings["kafka.sasl.password"], settings["kafka.sasl.password_file"] = secret, ""
@@ -543,6 +648,40 @@ func showConfig(s *site, secret string, look func(where, text string)) {
 		}
 		look("joiner "+strings.Join(args, " ")+" on "+s.listener, out)
 	}
+}
+
+// showChecks looks at what joiner check says of each site, good or bad.
+func showChecks(sites []*site, look func(where, text string)) {
+	var running sync.WaitGroup
+	out := make([]string, len(sites))
+	for i, s := range sites {
+		running.Go(func() {
+			text, err := s.run("check", "-o", "json")
+			if err != nil { // it holds all that was said
+				text = err.Error()
+			}
+			out[i] = text
+		})
+	}
+	running.Wait()
+	for i, s := range sites {
+		if !strings.Contains(out[i], `"findings"`) {
+			s.t.Errorf("joiner check on %s finds nothing: %s", s.listener, out[i])
+		}
+		look("joiner check on "+s.listener, out[i])
+	}
+}
+
+// guard has the pods of all sites show each other a certificate and a token,
+// which are secrets more.
+func (f *peerFiles) guard(sites []*site, all *credentials) {
+	f.t.Helper()
+	pair := f.certify()
+	token := "peers" + rand.Text()
+	for _, s := range sites {
+		maps.Copy(s.Settings, f.settings("token", token))
+	}
+	all.secrets = append(all.secrets, token, string(pair.Key))
 }
 
 // formsOf are the secrets as they are and as they travel.

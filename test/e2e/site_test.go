@@ -36,6 +36,8 @@ type site struct {
 	feed      *feed
 	pod       *Proc
 	second    *Proc // one more, that began with something wrong
+
+	exactlyOnce bool // it writes in transactions
 }
 
 // newSite makes the world of a listener; nothing is granted yet.
@@ -121,7 +123,7 @@ func (s *site) awaitAlerts() {
 func (s *site) awaitExact() {
 	s.t.Helper()
 	s.awaitAlerts()
-	market, notes, alerts := s.Read(s.Market), s.Read(s.Notes), s.ReadAlerts()
+	market, notes, alerts := s.Read(s.Market), s.Read(s.Notes), s.readAlerts()
 	proof := prove(s.t, notes, market, alerts, lastCopy)
 	f := &faults{t: s.t}
 	for p := range notes {
@@ -141,6 +143,15 @@ func (s *site) awaitExact() {
 		s.t.Errorf("%s: no hits: the test shows nothing", s.listener)
 	}
 	s.t.Logf("%s: %d ticks, %d notifications, %d hits", s.listener, size(market), proof.Notes, proof.Hits)
+}
+
+// readAlerts reads all alerts that can be seen once everything is committed.
+func (s *site) readAlerts() []Alert {
+	s.t.Helper()
+	if s.exactlyOnce {
+		return s.ReadCommittedAlerts(int(s.Count(s.Notes)))
+	}
+	return s.ReadAlerts()
 }
 
 // says returns what the joiner says, since a line of its log and now, that
@@ -189,6 +200,23 @@ func (s *site) awaitNamed(since int, r right) {
 		return nil
 	})
 	s.t.Logf("%s without %s, after %v: %s", s.pod.Name, r, time.Since(began).Round(time.Millisecond), said)
+}
+
+// awaitEnd waits until the joiner has ended for want of a right, which its last
+// words name.
+func (s *site) awaitEnd(r right) {
+	s.t.Helper()
+	code := s.pod.Wait()
+	var said string
+	for _, line := range s.pod.Lines() {
+		if namesAll(line, "missing right: "+r.operation.String(), r.name(s.World)) {
+			said = line
+		}
+	}
+	if code != 1 || said == "" {
+		s.t.Fatalf("%s ended with %d for want of %s, which it does not name", s.pod.Name, code, r)
+	}
+	s.t.Logf("%s without %s ended with %d: %s", s.pod.Name, r, code, said)
 }
 
 // run runs another command of the joiner in the site's directory and returns

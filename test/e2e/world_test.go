@@ -479,10 +479,18 @@ type Alert struct {
 // ReadAlerts returns every alert, in the order of each partition. One that
 // cannot be parsed, or that lies elsewhere than its notification did, fails
 // the test.
-func (w *World) ReadAlerts() []Alert {
+func (w *World) ReadAlerts() []Alert { w.t.Helper(); return w.alerts(w.Read(w.Alerts)) }
+
+// ReadCommittedAlerts is ReadAlerts of alerts that were written in
+// transactions, of which there must be want.
+func (w *World) ReadCommittedAlerts(want int) []Alert {
+	w.t.Helper()
+	return w.alerts(w.ReadCommitted(w.Alerts, want))
+}
+
+func (w *World) alerts(byPartition map[int32][]*sarama.ConsumerMessage) []Alert {
 	w.t.Helper()
 	var alerts []Alert
-	byPartition := w.Read(w.Alerts)
 	for _, p := range slices.Sorted(maps.Keys(byPartition)) {
 		for _, m := range byPartition[p] {
 			alerts = append(alerts, w.alert(m))
