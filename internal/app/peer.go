@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -30,6 +31,9 @@ func (a *App) listenPeers(ctx context.Context, s *stack) error {
 		return err
 	}
 	s.push("peer listener", peer.Close)
+	if tokens := a.peering.token; tokens != nil {
+		s.goRun("peer token", func(ctx context.Context) error { tokens.Watch(ctx); return nil })
+	}
 	a.peer.Store(peer.Addr())
 	client, err := remote.NewClient(remote.ClientOptions{
 		Group: self{a}, Timeout: c.Join.RemoteTimeout,
@@ -232,12 +236,12 @@ func (a *App) priceNow(answer task.Answer) PriceNow {
 type peers struct{ a *App }
 
 // Status implements status.Peers.
-func (p peers) Status(ctx context.Context, address string) ([]byte, error) {
+func (p peers) Status(ctx context.Context, address string, w io.Writer) error {
 	client := p.a.remote.Load()
 	if client == nil {
-		return nil, errNotStarted
+		return errNotStarted
 	}
-	return client.Status(ctx, address)
+	return client.Status(ctx, address, w)
 }
 
 // errNotStarted reports a pod that has not opened its listener for others.

@@ -15,7 +15,7 @@ import (
 // peerAccess is how pods recognise each other: peer.tls and peer.token.
 type peerAccess struct {
 	files *tlsfiles.Source // nil: nothing is encrypted
-	token remote.Token     // nil: none
+	token *remote.Tokens   // nil: none
 	auth  bool             // a pod that asks must show a certificate
 }
 
@@ -24,10 +24,10 @@ type peerAccess struct {
 func newPeerAccess(p config.Peer, faults *sampled.Log) (a peerAccess, err error) {
 	a.auth = p.TLS.ClientAuth
 	if p.Token != "" || p.TokenFile != "" {
-		a.token = func() (string, error) {
+		a.token = remote.NewTokens(func() (string, error) {
 			secret, err := p.ReadToken()
 			return string(secret), err
-		}
+		})
 	}
 	a.files, err = PeerTLS(p, func(err error) {
 		faults.Warn("peer.tls", "a file of peer.tls cannot be used as it is now", zap.Error(err))

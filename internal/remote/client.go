@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -30,7 +31,7 @@ type ClientOptions struct {
 	// nothing is encrypted. It must verify the other side.
 	TLS func(host string) (*tls.Config, error)
 	// Token is shown with every request; nil: none. It needs TLS.
-	Token Token
+	Token *Tokens
 	// AllowedNames are the hosts that may be dialled; empty: all. Allows
 	// says what an entry may be.
 	AllowedNames []string
@@ -222,13 +223,11 @@ func (c *Client) Newest(ctx context.Context, partition int32, symbol []byte) (ta
 	}
 }
 
-// Status fetches what the pod at address says of itself.
-func (c *Client) Status(ctx context.Context, address string) ([]byte, error) {
-	return c.tr.do(ctx, http.MethodGet, address, statusPath, nil, maxStatusBytes)
+// Status writes to w what the pod at address says of itself, as far as w takes
+// it.
+func (c *Client) Status(ctx context.Context, address string, w io.Writer) error {
+	return c.tr.copy(ctx, http.MethodGet, address, statusPath, nil, w)
 }
-
-// maxStatusBytes bounds one pod's status.
-const maxStatusBytes = 4 << 20
 
 // question is one key on its way. Where it is, is known by who holds it: the
 // agenda, an owner's queue, a request, or a table of this pod.

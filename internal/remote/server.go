@@ -27,10 +27,6 @@ const (
 	statusPath = "/v1/status"
 )
 
-// Token returns the bearer token as it is now; it is asked for each request, so
-// that a file that rotates is seen. An error refuses the request.
-type Token func() (string, error)
-
 // ServerOptions says what a Server is made of. Fields without a remark are
 // required.
 type ServerOptions struct {
@@ -41,7 +37,7 @@ type ServerOptions struct {
 	TLS *tls.Config
 	// Token must be shown by every request; nil: none is asked for. It needs
 	// TLS.
-	Token Token
+	Token *Tokens
 	// Status answers GET /v1/status with this pod's own part; nil: not found.
 	Status http.Handler
 	Log    *zap.Logger
@@ -209,13 +205,16 @@ func (s *Server) authorized(next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		want, err := s.o.Token()
+		want, before, err := s.o.Token.both()
 		if err != nil {
 			s.faults.Warn("token", "the peers' token cannot be read, their requests are refused", zap.Error(err))
 			http.Error(w, "no token can be checked now", http.StatusServiceUnavailable)
 			return
 		}
-		if !sameToken(r.Header.Get("Authorization"), want) {
+		header := r.Header.Get("Authorization")
+		// Both are compared, whatever comes of the first.
+		ok, old := sameToken(header, want), sameToken(header, before)
+		if !ok && !old {
 			s.faults.Warn("unauthorized", "a request without the peers' token was refused", zap.String("from", r.RemoteAddr))
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "peer.token is not the one expected here", http.StatusUnauthorized)

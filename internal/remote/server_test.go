@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -201,18 +202,19 @@ func TestStatus(t *testing.T) {
 		o.Status = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"id":"b"}`)) })
 	})
 	c := ask(t, newFake("a"), nil)
-	got, err := c.Status(t.Context(), s.Addr().String())
-	if err != nil || string(got) != `{"id":"b"}` {
-		t.Errorf("%s, %v", got, err)
+	var got bytes.Buffer
+	if err := c.Status(t.Context(), s.Addr().String(), &got); err != nil || got.String() != `{"id":"b"}` {
+		t.Errorf("%s, %v", &got, err)
 	}
+	const most = 1 << 20
 	large := serve(t, f, func(o *ServerOptions) {
-		o.Status = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, maxStatusBytes+1)) })
+		o.Status = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, most+1)) })
 	})
-	if _, err := c.Status(t.Context(), large.Addr().String()); err == nil {
-		t.Error("a status without bounds")
+	if err := c.Status(t.Context(), large.Addr().String(), &limited{left: most}); err == nil || !strings.Contains(err.Error(), "1048576 bytes") {
+		t.Errorf("a status without bounds: %v", err)
 	}
 	var status statusError
-	if _, err := c.Status(t.Context(), serve(t, f, nil).Addr().String()); !errors.As(err, &status) || status.code != 404 || !strings.Contains(err.Error(), "peer.tls") {
+	if err := c.Status(t.Context(), serve(t, f, nil).Addr().String(), &got); !errors.As(err, &status) || status.code != 404 || !strings.Contains(err.Error(), "peer.tls") {
 		t.Errorf("%v", err)
 	}
 }
@@ -273,7 +275,7 @@ func (a *authority) client(certs ...tls.Certificate) func(string) (*tls.Config, 
 	}
 }
 
-func tokenOf(text string) Token { return func() (string, error) { return text, nil } }
+func tokenOf(text string) *Tokens { return NewTokens(func() (string, error) { return text, nil }) }
 
 // Who may ask, and whom: with TLS, client certificates and a token, each side
 // refuses whom it does not know.
@@ -300,7 +302,7 @@ func TestWhoMayAsk(t *testing.T) {
 		{"no token", withToken(ours, t, "s3cret"), func(o *ClientOptions) { o.TLS = ours.client() }, task.Unanswered, "peer.token"},
 		{"an empty token is none", withToken(ours, t, ""), func(o *ClientOptions) { o.TLS, o.Token = ours.client(), tokenOf("") }, task.Unanswered, "peer.token"},
 		{"a token that cannot be read", withToken(ours, t, "s3cret"), func(o *ClientOptions) {
-			o.TLS, o.Token = ours.client(), func() (string, error) { return "", errors.New("no such file") }
+			o.TLS, o.Token = ours.client(), NewTokens(func() (string, error) { return "", errors.New("no such file") })
 		}, task.Unanswered, "no such file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -336,24 +338,110 @@ func withToken(a *authority, t *testing.T, token string) func(*ServerOptions) {
 	return func(o *ServerOptions) { o.TLS, o.Token = a.server(t), tokenOf(token) }
 }
 
+// changing is a token that a test changes, and the clock by which it counts.
+type changing struct {
+	*Tokens
+	text  atomic.Value
+	ahead atomic.Int64
+}
+
+func newChanging(text string) *changing {
+	c := &changing{}
+	c.text.Store(text)
+	began := time.Now()
+	c.Tokens = NewTokens(func() (string, error) { return c.text.Load().(string), nil })
+	c.now = func() time.Time { return began.Add(time.Duration(c.ahead.Load())) }
+	return c
+}
+
+func (c *changing) pass(d time.Duration) { c.ahead.Add(int64(d)) }
+
 // A token that rotates is the new one with the next request, on a connection
-// that stays.
+// that stays, whichever pod sees it first; for a while.
 func TestTokenRotates(t *testing.T) {
 	ca := newAuthority(t)
-	var now atomic.Value
-	now.Store("one")
-	token := func() (string, error) { return now.Load().(string), nil }
-	p := newPair(t, func(o *ServerOptions) { o.TLS, o.Token = ca.server(t), token },
-		func(o *ClientOptions) { o.TLS, o.Token = ca.client(), token })
-	for _, text := range []string{"one", "two"} {
-		now.Store(text)
+	answers, asks := newChanging("one"), newChanging("one")
+	p := newPair(t, func(o *ServerOptions) { o.TLS, o.Token = ca.server(t), answers.Tokens },
+		func(o *ClientOptions) { o.TLS, o.Token = ca.client(), asks.Tokens })
+	found := func(when string) {
+		t.Helper()
 		if a := p.client.one(t, 1, "BBCA"); a.Outcome != task.Found {
-			t.Errorf("%s: %+v", text, a)
+			t.Errorf("%s: %+v", when, a)
+		}
+		if n := p.client.count(metrics.LookupError); n != 0 {
+			t.Errorf("%s: %d errors", when, n)
 		}
 	}
-	if n := p.client.count(metrics.LookupError); n != 0 {
-		t.Errorf("%d errors", n)
+	found("one token")
+	asks.text.Store("two")
+	found("who asks knows the new one first")
+	answers.text.Store("two")
+	found("both know it")
+	answers.text.Store("three")
+	found("who answers knows the next one first")
+	asks.text.Store("three")
+	found("both know that")
+}
+
+// Whom a pod lets in after its token has changed, and what it shows.
+func TestPreviousTokenCountsForAWhile(t *testing.T) {
+	ca := newAuthority(t)
+	tokens := newChanging("one")
+	p := newPair(t, func(o *ServerOptions) { o.TLS, o.Token = ca.server(t), tokens.Tokens },
+		func(o *ClientOptions) { o.TLS, o.Token = ca.client(), tokens.Tokens })
+	knocks := func(when string, want map[string]int) {
+		t.Helper()
+		for token, status := range want {
+			tr := newTransport(&ClientOptions{TLS: ca.client(), Token: tokenOf(token)}, names{})
+			_, err := tr.do(t.Context(), http.MethodPost, p.server.Addr().String(), lookupPath, []byte("nothing"), 1<<10)
+			tr.close()
+			var refused statusError
+			if !errors.As(err, &refused) || refused.code != status {
+				t.Errorf("%s, with %q: %v, want HTTP %d", when, token, err, status)
+			}
+		}
 	}
+	const in, out = http.StatusBadRequest, http.StatusUnauthorized
+	knocks("at first", map[string]int{"one": in, "two": out, "": out})
+	tokens.text.Store("two")
+	knocks("changed", map[string]int{"two": in, "one": in, "three": out, "": out})
+	tokens.pass(previousCounts - 1)
+	knocks("a while later", map[string]int{"two": in, "one": in})
+	tokens.pass(1)
+	knocks("later still", map[string]int{"two": in, "one": out, "": out})
+	tokens.text.Store("three")
+	knocks("changed again", map[string]int{"three": in, "two": in, "one": out})
+	tokens.text.Store("four")
+	knocks("and at once again", map[string]int{"four": in, "three": in, "two": out, "one": out})
+}
+
+// One that nobody shows for hours is seen to change nevertheless.
+func TestTokenIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text atomic.Value
+		text.Store("one")
+		tokens := NewTokens(func() (string, error) {
+			if text.Load() == "" {
+				return "", errors.New("gone")
+			}
+			return text.Load().(string), nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go tokens.Watch(ctx)
+		time.Sleep(time.Hour)
+		text.Store("")
+		time.Sleep(time.Minute) // what cannot be read is no change
+		text.Store("two")
+		time.Sleep(time.Minute)
+		if now, before, err := tokens.both(); now != "two" || before != "one" || err != nil {
+			t.Errorf("%q, before %q, %v", now, before, err)
+		}
+		time.Sleep(previousCounts)
+		if now, before, err := tokens.both(); now != "two" || before != "" || err != nil {
+			t.Errorf("%q, before %q, %v", now, before, err)
+		}
+	})
 }
 
 func TestTokenNeedsTLS(t *testing.T) {

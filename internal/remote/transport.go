@@ -19,7 +19,7 @@ import (
 type transport struct {
 	http    *http.Client
 	scheme  string
-	token   Token
+	token   *Tokens // nil: none
 	allowed names
 }
 
@@ -128,42 +128,81 @@ func (t *transport) url(address, path string) (string, error) {
 }
 
 // do sends one request and returns at most limit bytes of its answer.
-func (t *transport) do(ctx context.Context, method, address, path string, body []byte, limit int64) ([]byte, error) {
+func (t *transport) do(ctx context.Context, method, address, path string, body []byte, limit int) ([]byte, error) {
+	in := &limited{left: limit}
+	if err := t.copy(ctx, method, address, path, body, in); err != nil {
+		return nil, err
+	}
+	return in.buf.Bytes(), nil
+}
+
+// limited takes so many bytes and no more.
+type limited struct {
+	buf  bytes.Buffer
+	left int
+}
+
+// Write implements io.Writer, for which ReadFrom does the work.
+func (l *limited) Write(b []byte) (int, error) {
+	n, err := l.ReadFrom(bytes.NewReader(b))
+	return int(n), err
+}
+
+// ReadFrom spares io.Copy its 32 KiB: most answers are a few hundred bytes.
+func (l *limited) ReadFrom(r io.Reader) (int64, error) {
+	most := l.left
+	n, err := l.buf.ReadFrom(io.LimitReader(r, int64(most)+1))
+	if l.left -= int(n); err == nil && l.left < 0 {
+		err = fmt.Errorf("the answer has more than %d bytes", most)
+	}
+	return n, err
+}
+
+// copy sends one request and copies its answer to w, as far as w takes it. A pod
+// that refuses the token may not have seen yet that it has changed, and is shown
+// the one of before.
+func (t *transport) copy(ctx context.Context, method, address, path string, body []byte, w io.Writer) error {
 	u, err := t.url(address, path)
 	if err != nil {
-		return nil, fmt.Errorf("address %q: %w", address, err)
+		return fmt.Errorf("address %q: %w", address, err)
 	}
+	var token, before string
+	if t.token != nil {
+		if token, before, err = t.token.both(); err != nil {
+			return err
+		}
+	}
+	err = t.send(ctx, method, u, token, body, w)
+	var refused statusError
+	if before != "" && errors.As(err, &refused) && refused.code == http.StatusUnauthorized {
+		return t.send(ctx, method, u, before, body, w)
+	}
+	return err
+}
+
+// send sends one request with this token; "" is none.
+func (t *transport) send(ctx context.Context, method, u, token string, body []byte, w io.Writer) error {
 	req, err := http.NewRequestWithContext(ctx, method, u, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("address %q: %w", address, err)
+		return err
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", contentType)
 	}
-	if t.token != nil {
-		token, err := t.token()
-		if err != nil {
-			return nil, fmt.Errorf("reading peer.token: %w", err)
-		}
+	if token != "" {
 		req.Header.Set("Authorization", bearer+token)
 	}
 	resp, err := t.http.Do(req)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 512)) // so that the connection is used again
-		return nil, statusError{resp.StatusCode}
+		return statusError{resp.StatusCode}
 	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("the answer has more than %d bytes", limit)
-	}
-	return data, nil
+	_, err = io.Copy(w, resp.Body)
+	return err
 }
 
 func (t *transport) close() { t.http.CloseIdleConnections() }

@@ -1,22 +1,25 @@
 package status
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"joiner/internal/assign"
 )
 
-// Peers asks other pods. Status returns a pod's Part as it sent it, at most a
-// few MiB; it must return when ctx ends.
+// Peers asks other pods. Status writes a pod's Part as the pod sends it. It must
+// return when ctx ends, and with w's error where w takes no more.
 type Peers interface {
-	Status(ctx context.Context, address string) ([]byte, error)
+	Status(ctx context.Context, address string, w io.Writer) error
 }
 
 const (
@@ -34,6 +37,9 @@ const (
 	// fresh is how long a group's view is handed out again: however many pages
 	// are open, the group is asked as if there were one.
 	fresh = 500 * time.Millisecond
+	// maxViewBytes bounds what all members together may send: the tasks of a
+	// group with tens of thousands of partitions, however many pods share them.
+	maxViewBytes = 32 << 20
 )
 
 // Source answers with views. Its methods may be called from any goroutine.
@@ -42,9 +48,10 @@ type Source struct {
 	peers Peers
 	now   func() time.Time
 
-	turn chan struct{} // holds one token: who has it asks the group
-	last View
-	at   time.Time // when last was asked for
+	reading sync.Mutex    // one part is read at a time: while it is, it takes more memory than afterwards
+	turn    chan struct{} // holds one token: who has it asks the group
+	last    View
+	at      time.Time // when last was asked for
 }
 
 // NewSource returns a source. local must not block; peers may be nil, and all
@@ -57,7 +64,7 @@ func NewSource(local func() Local, peers Peers) *Source {
 
 // Part is this pod's answer to another pod.
 func (s *Source) Part() ([]byte, error) {
-	b, err := json.Marshal(s.local().Part)
+	b, err := json.Marshal(s.local().Part.bounded())
 	if err != nil {
 		return nil, fmt.Errorf("status: %w", err)
 	}
@@ -95,6 +102,8 @@ var (
 	errNoPeers   = errors.New("this pod cannot ask others")
 	errNoAddress = errors.New("it advertises no address")
 	errSilent    = errors.New("it has not answered in time")
+	errTooLong   = fmt.Errorf("its answer has more than %d bytes", MaxPartBytes)
+	errTooMuch   = errors.New("its answer is not read: those of all members are too long together")
 	errNotAsked  = errors.New("it was not asked in time: too many others do not answer")
 )
 
@@ -110,7 +119,9 @@ func (s *Source) ask(ctx context.Context, l Local) map[string]answer {
 		answers = make(map[string]answer, len(l.Directory.Members))
 		asking  sync.WaitGroup
 		room    = make(chan struct{}, askAtOnce)
+		left    atomic.Int64
 	)
+	left.Store(maxViewBytes)
 	// In another order each time: should time run out, it is not always the
 	// same ones that are not asked.
 	for _, i := range rand.Perm(len(l.Directory.Members)) {
@@ -119,7 +130,7 @@ func (s *Source) ask(ctx context.Context, l Local) map[string]answer {
 			continue
 		}
 		asking.Go(func() {
-			a := s.askOne(ctx, room, l.Part.Group, m)
+			a := s.askOne(ctx, room, &left, l.Part.Group, m)
 			mu.Lock()
 			answers[m.ID] = a
 			mu.Unlock()
@@ -129,7 +140,26 @@ func (s *Source) ask(ctx context.Context, l Local) map[string]answer {
 	return answers
 }
 
-func (s *Source) askOne(ctx context.Context, room chan struct{}, group string, m assign.Member) answer {
+// intake takes what a member sends, no more than it may, and no more than all
+// members may together.
+type intake struct {
+	buf   bytes.Buffer  // a field: its ReadFrom would take everything
+	left  *atomic.Int64 // of all
+	taken int64         // from left
+}
+
+func (i *intake) Write(b []byte) (int, error) {
+	if i.buf.Len()+len(b) > MaxPartBytes {
+		return 0, errTooLong
+	}
+	i.taken += int64(len(b))
+	if i.left.Add(-int64(len(b))) < 0 {
+		return 0, errTooMuch
+	}
+	return i.buf.Write(b)
+}
+
+func (s *Source) askOne(ctx context.Context, room chan struct{}, left *atomic.Int64, group string, m assign.Member) answer {
 	switch {
 	case s.peers == nil:
 		return answer{err: errNoPeers}
@@ -144,7 +174,11 @@ func (s *Source) askOne(ctx context.Context, room chan struct{}, group string, m
 	case <-ctx.Done():
 		return answer{err: errNotAsked}
 	}
-	b, err := s.peers.Status(ctx, m.Address)
+	in := &intake{left: left}
+	err := s.peers.Status(ctx, m.Address, in)
+	if err != nil {
+		left.Add(in.taken) // others may have room for theirs
+	}
 	var request *url.Error // what was asked is known; why it failed is not
 	if errors.As(err, &request) {
 		err = request.Err
@@ -155,6 +189,8 @@ func (s *Source) askOne(ctx context.Context, room chan struct{}, group string, m
 	case err != nil:
 		return answer{err: err}
 	}
-	p, err := parsePart(b, group, m.ID)
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	p, err := parsePart(in.buf.Bytes(), group, m.ID)
 	return answer{part: p, err: err}
 }

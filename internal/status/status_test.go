@@ -1,11 +1,14 @@
 package status
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -359,8 +362,13 @@ func TestViewJSON(t *testing.T) {
 // peersFunc answers with what the test wants.
 type peersFunc func(ctx context.Context, address string) ([]byte, error)
 
-func (f peersFunc) Status(ctx context.Context, address string) ([]byte, error) {
-	return f(ctx, address)
+func (f peersFunc) Status(ctx context.Context, address string, w io.Writer) error {
+	b, err := f(ctx, address)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, bytes.NewReader(b))
+	return err
 }
 
 func bytesOf(t *testing.T, p Part) []byte {
@@ -384,7 +392,7 @@ type away struct {
 	most  int
 }
 
-func (a *away) Status(ctx context.Context, address string) ([]byte, error) {
+func (a *away) ask(ctx context.Context, address string) ([]byte, error) {
 	a.count(1)
 	left := sync.OnceFunc(func() { a.count(-1) })
 	defer left()
@@ -420,7 +428,7 @@ func (a *away) view(members int) View {
 	for i := range owners {
 		owners[i] = i + 1
 	}
-	s := NewSource(func() Local { return local(part(1, 7), directory(7, members, owners, owners)) }, a)
+	s := NewSource(func() Local { return local(part(1, 7), directory(7, members, owners, owners)) }, peersFunc(a.ask))
 	began := time.Now()
 	v, err := s.Group(a.t.Context())
 	if err != nil {
@@ -603,6 +611,137 @@ func TestPartSurvivesTheWay(t *testing.T) {
 	if d := cmp.Diff(want, got); err != nil || d != "" {
 		t.Error(err, d)
 	}
+}
+
+// The largest part that a pod may tell of fits into what others read, and is
+// read whole.
+func TestLargestPartFits(t *testing.T) {
+	long := func(i int, n int) string { return fmt.Sprintf("%0*d", n, i) }
+	p := part(2, 7)
+	p.Instance = long(1, 249)
+	huge := ptr(int64(1) << 62)
+	for i := range maxPartTasks + 10 {
+		half := Half{Owner: p.ID, Position: huge, Committed: huge, HighWatermark: huge, Lag: huge, Leader: ptr(int32(1 << 30))}
+		p.Tasks = append(p.Tasks, Task{
+			Partition: int32(i), Owner: p.ID, State: StateRestoring, CaughtUp: ptr(false), Remaining: huge, Symbols: huge, Unsettled: huge,
+			Topics: map[string]Half{long(1, 249): half, long(2, 249): half},
+		})
+	}
+	for i := range maxReasons + 10 {
+		p.Reasons = append(p.Reasons, long(i, 10)+strings.Repeat("\x01", maxTextBytes))
+		p.Notes = append(p.Notes, fmt.Sprint("note ", i))
+	}
+	p.Hot.Keys = append(p.Hot.Keys, HotCount{Symbol: make([]byte, maxKeyBytes+1), Count: 1}, HotCount{Symbol: make([]byte, maxKeyBytes), Count: 1})
+	b, err := NewSource(func() Local { return local(p, nil) }, nil).Part()
+	if err != nil || len(b) > MaxPartBytes {
+		t.Fatalf("%d bytes, %v, may be %d", len(b), err, MaxPartBytes)
+	}
+	got, err := parsePart(b, "g", "m2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Tasks) != maxPartTasks || len(got.Reasons) != maxReasons || len(got.Notes) != maxReasons || len(got.Hot.Keys) != 3 {
+		t.Errorf("%d tasks, %d reasons, %d notes, %d keys", len(got.Tasks), len(got.Reasons), len(got.Notes), len(got.Hot.Keys))
+	}
+	if d := cmp.Diff(p.Tasks[maxPartTasks-1], got.Tasks[maxPartTasks-1]); d != "" {
+		t.Error(d)
+	}
+	if n := got.Notes[maxReasons-1]; n != "… and 11 more" || got.Notes[maxReasons-2] != "note 98" {
+		t.Errorf("the notes end with %q, %q", got.Notes[maxReasons-2], n)
+	}
+	if r := got.Reasons[0]; len(r) > maxTextBytes || !strings.HasSuffix(r, "…") {
+		t.Errorf("a reason of %d bytes", len(r))
+	}
+}
+
+// A hostile part takes a small multiple of its size in memory, however little
+// of it makes an entry.
+func TestHostilePartsAreBounded(t *testing.T) {
+	const size = 2 << 20
+	fill := func(entry string) string {
+		return strings.TrimSuffix(strings.Repeat(entry+",", size/(len(entry)+1)), ",")
+	}
+	for name, hostile := range map[string]string{
+		"tasks":   `"tasks":[` + fill("{}") + `]`,
+		"topics":  `"tasks":[{"topics":{` + fill(`"":{}`) + `}}]`,
+		"reasons": `"reasons":[` + fill(`""`) + `]`,
+		"notes":   `"notes":[` + fill(`"a note"`) + `]`,
+		"keys":    `"hot":{"keys":[` + fill("{}") + `]}`,
+		"joins":   `"joins":{` + fill(`"":{}`) + `}`,
+		"unknown": `"later":[` + fill("{}") + `]`,
+	} {
+		b := []byte(`{"format":1,"group":"g","id":"m2",` + hostile + `}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		p, err := parsePart(b, "g", "m2")
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 8*size {
+			t.Errorf("%s: reading %d bytes took %d", name, len(b), took)
+		}
+		if len(p.Tasks) > maxPartTasks || len(p.Reasons) > maxReasons || len(p.Notes) > maxReasons || len(p.Hot.Keys) > maxHotKeys {
+			t.Errorf("%s: %d tasks, %d reasons, %d notes, %d keys, %v", name, len(p.Tasks), len(p.Reasons), len(p.Notes), len(p.Hot.Keys), err)
+		}
+		if refused := name == "topics" || name == "joins"; (err != nil) != refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// However many pods send as much as they may, it is bounded what is taken of all
+// of them; one that sends more is told from one that is silent.
+func TestAnswersAreBoundedTogether(t *testing.T) {
+	const members, size = 20, 2 << 20
+	owners := make([]int, members)
+	for i := range owners {
+		owners[i] = i + 1
+	}
+	var (
+		taken int64
+		turn  sync.Mutex // one after the other: it is known then who fits
+	)
+	one := int64(size + len(bytesOf(t, part(20, 7))))
+	padding := strings.Repeat(" ", size)
+	s := NewSource(func() Local { return local(part(1, 7), directory(7, members, owners, owners)) },
+		writers(func(i int, w io.Writer) error {
+			turn.Lock()
+			defer turn.Unlock()
+			n, err := io.Copy(w, strings.NewReader((string(bytesOf(t, part(i, 7))) + padding)[:one-5]))
+			if err == nil {
+				taken += n
+			}
+			return err
+		}))
+	v, err := s.Group(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reached := int64(0)
+	for _, m := range v.Members[1:] {
+		if *m.Reachable {
+			reached++
+		} else if m.Error != errTooMuch.Error() {
+			t.Errorf("%+v", m)
+		}
+	}
+	if want := maxViewBytes / one; reached != want || taken > maxViewBytes {
+		t.Errorf("%d answers of %d bytes in all were read, there is room for %d", reached, taken, want)
+	}
+	long := &intake{left: new(atomic.Int64)}
+	long.left.Store(maxViewBytes)
+	if _, err := long.Write(make([]byte, MaxPartBytes+1)); !errors.Is(err, errTooLong) {
+		t.Error(err)
+	}
+}
+
+// writers has member i write.
+type writers func(i int, w io.Writer) error
+
+func (f writers) Status(_ context.Context, address string, w io.Writer) error {
+	var i int
+	if _, err := fmt.Sscanf(address, "m%d:8081", &i); err != nil {
+		return err
+	}
+	return f(i, w)
 }
 
 // Whatever a peer sends, the view can be put together and printed.

@@ -19,6 +19,7 @@ import (
 
 const (
 	peerToken  = "a-token-of-this-test-alone"
+	midToken   = "the-token-in-between"
 	nextToken  = "the-token-that-follows"
 	wrongToken = "another-token"
 )
@@ -145,7 +146,7 @@ func TestKafkaPeersSecured(t *testing.T) {
 		t.Errorf("%d of %d prices were looked up, though no index is co-located", proof.Remote, proof.Notes)
 	}
 	for _, p := range g.all {
-		for _, secret := range []string{peerToken, nextToken} {
+		for _, secret := range []string{peerToken, midToken, nextToken} {
 			if p.LogContains(secret) {
 				t.Errorf("%s logs a token", p.Name)
 			}
@@ -163,6 +164,12 @@ func strangers(t *testing.T, files *peerFiles, address string) {
 	if err != nil {
 		t.Fatalf("a peer is not let in: %v", err)
 	}
+	// Twice: for a while the token of before counts as well, the one before that
+	// does not.
+	files.write("token", []byte(midToken))
+	if status, _, err := files.knock(address, midToken, &ours); status != http.StatusBadRequest {
+		t.Fatalf("a peer with a new token: status %d, %v", status, err)
+	}
 	files.write("token", []byte(nextToken))
 	ours = files.certify()
 	foreign, err := pki.NewAuthority("others")
@@ -179,7 +186,8 @@ func strangers(t *testing.T, files *peerFiles, address string) {
 		want        int // 0: no connection
 	}{
 		{"a peer with an empty request", nextToken, &ours, http.StatusBadRequest},
-		{"a peer with the token of before", peerToken, &ours, http.StatusUnauthorized},
+		{"a peer with the token of before", midToken, &ours, http.StatusBadRequest},
+		{"a peer with the one before that", peerToken, &ours, http.StatusUnauthorized},
 		{"somebody with the token and no certificate", nextToken, nil, 0},
 		{"somebody with the token and a certificate of others", nextToken, &theirs, 0},
 	} {
