@@ -102,7 +102,7 @@ type Remote struct {
 
 func newRemote(f factory) Remote {
 	var r Remote
-	lookups := f.counters("joiner_remote_lookups_total", "Prices looked up in other pods: one for each key and attempt.", "outcome")
+	lookups := f.counters("joiner_remote_lookups_total", "Prices looked up in other pods for joins: one for each key and attempt.", "outcome")
 	for o := range LookupOutcomes {
 		r.Lookups[o] = lookups.WithLabelValues(o.String())
 	}

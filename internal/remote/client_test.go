@@ -583,6 +583,7 @@ func TestNewest(t *testing.T) {
 	}
 	p.owner.table[2], p.owner.table[3] = tableOf(2, nil), tableOf(3, map[string]string{"BMRI": "4"})
 	p.owner.table[3].time = 999
+	defer p.countedNothing(t) // these are no joins
 	if a, _ = p.client.Newest(t.Context(), task.AnyPartition, []byte("BMRI")); a.Outcome != task.Found || a.Price.Text != "5" {
 		t.Errorf("wherever it is: %+v", a)
 	}
@@ -611,7 +612,45 @@ func TestNewest(t *testing.T) {
 			if a.Outcome != task.Unanswered || f != want {
 				t.Errorf("%+v, %+v, want %+v", a, f, want)
 			}
+			p.countedNothing(t)
 			return true
 		})
+	}
+}
+
+// Look-ups are counted one for each key and attempt: where nothing is sent there is
+// none.
+func TestWithoutAnAttemptNothingIsCounted(t *testing.T) {
+	p := newPair(t, nil, func(o *ClientOptions) { o.Patience = 100 * time.Millisecond })
+	if a := p.client.one(t, 1, strings.Repeat("x", MaxBytes)); a.Outcome != task.Unanswered {
+		t.Errorf("a symbol that no request holds: %+v", a)
+	}
+	s := &standingOnce{fake: p.asker}
+	c := ask(t, s, func(o *ClientOptions) { o.Patience = 100 * time.Millisecond })
+	if a := c.one(t, 1, "BBCA"); a.Outcome != task.Unanswered || s.asked.Load() < 2 {
+		t.Errorf("a pod that has left its group before it asks: %+v", a)
+	}
+	p.client = c
+	p.countedNothing(t)
+}
+
+// standingOnce has a standing whenever it is asked where a question goes, and none
+// when it is to be sent.
+type standingOnce struct {
+	*fake
+	asked atomic.Int32
+}
+
+func (s *standingOnce) Standing() (Standing, bool) {
+	st, ok := s.fake.Standing()
+	return st, ok && s.asked.Add(1)%2 == 1
+}
+
+func (p *pair) countedNothing(t *testing.T) {
+	t.Helper()
+	for o := range metrics.LookupOutcomes {
+		if n := p.client.count(o); n != 0 {
+			t.Errorf("%d look-ups counted as %s", n, o)
+		}
 	}
 }

@@ -38,7 +38,6 @@ type owner struct {
 func (c *Client) enqueue(to target, x *question) {
 	size := questionOverhead + len(x.q.Symbol)
 	if size+headBytes > MaxBytes {
-		c.o.Metrics.Lookups[metrics.LookupError].Inc()
 		c.later(x, Failure{Reason: Unreachable, Owner: to.id}) // no request holds it
 		return
 	}
@@ -179,7 +178,7 @@ func (c *Client) post(o *owner, batch []*question) {
 func (c *Client) exchange(ctx context.Context, to target, batch []*question) (*response, error) {
 	s, ok := c.o.Group.Standing()
 	if !ok {
-		return nil, errNoStanding
+		return nil, errNotAsked
 	}
 	r := request{
 		scope: s.scope(), to: to.id, asker: s.Self, hops: to.hops,
@@ -204,8 +203,8 @@ func (c *Client) exchange(ctx context.Context, to target, batch []*question) (*r
 	return decodeResponse(data, r.asked)
 }
 
-// errNoStanding reports a pod that has left its group since.
-var errNoStanding = errors.New("this pod has no assignment")
+// errNotAsked reports a pod that has left its group since, and asks nobody.
+var errNotAsked = errors.New("this pod has no assignment")
 
 // failed counts an attempt that brought no answer and has its questions asked
 // again.
@@ -222,7 +221,13 @@ func (c *Client) failed(o *owner, batch []*question, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		outcome, reason = metrics.LookupTimeout, TimedOut
 	}
-	c.o.Metrics.Lookups[outcome].Add(float64(len(batch)))
+	n := 0
+	for _, x := range batch {
+		if !x.now && !errors.Is(err, errNotAsked) {
+			n++
+		}
+	}
+	c.count(outcome, n)
 	c.faults.Warn("look-up "+reason, "a look-up brought no answer, asking again",
 		zap.String("owner", o.id), zap.String("address", o.address), zap.Int("keys", len(batch)), zap.Error(err))
 	for _, x := range batch {
@@ -244,16 +249,24 @@ func (c *Client) dealOut(o *owner, batch []*question, resp *response) {
 			zap.Int32("generation", o.generation), zap.String("reason", resp.refusal))
 	}
 	var counts [metrics.LookupOutcomes]int
-	for i := range batch {
-		counts[outcomeOf(&resp.replies[i])]++
+	for i, x := range batch {
+		if !x.now {
+			counts[outcomeOf(&resp.replies[i])]++
+		}
 	}
 	for outcome, n := range counts { // first: what is answered has been counted
-		if n > 0 {
-			c.o.Metrics.Lookups[outcome].Add(float64(n))
-		}
+		c.count(metrics.LookupOutcome(outcome), n)
 	}
 	for i, x := range batch {
 		c.deal(o, x, &resp.replies[i], resp.refusal)
+	}
+}
+
+// count counts attempts for joins, each key by itself. The newest prices that users
+// ask for are none.
+func (c *Client) count(outcome metrics.LookupOutcome, n int) {
+	if n > 0 {
+		c.o.Metrics.Lookups[outcome].Add(float64(n))
 	}
 }
 
