@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"joiner/internal/embedded"
@@ -145,6 +147,54 @@ func TestSampleIsBounded(t *testing.T) {
 	p := f.Inputs[1].Partitions[0]
 	if p.Err != nil || p.End != written || p.Sample.Records != sampleRecords {
 		t.Errorf("%d records sampled of %d, err %v", p.Sample.Records, p.End, p.Err)
+	}
+}
+
+// Of many partitions little is asked for at once, and of a record's timestamp a
+// batch.
+func TestManyPartitionsAreSampledInSmallFetches(t *testing.T) {
+	const n = 60
+	fake, err := embedded.Start(embedded.Options{Brokers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(fake.Close)
+	var mu sync.Mutex
+	asked := make(map[int32]int)
+	fake.Fake().ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		fake.Fake().KeepControl()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, topic := range r.(*kmsg.FetchRequest).Topics {
+			for _, p := range topic.Partitions {
+				asked[p.PartitionMaxBytes]++
+			}
+		}
+		return nil, nil, false
+	})
+	s := newStage(t, &cluster.Cluster{Brokers: fake.Addrs()})
+	names := topics{s.market(n, nil), s.notes(n, nil), s.output("alerts", n, nil), s.output("dead", n, nil)}
+	s.write(batch{topic: names.notes, partitioner: "murmur2", n: n, records: 300 * n, symbols: 40 * n})
+	o := s.options(names).withDefaults()
+	f, err := gather(s.ctx, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sampled := 0
+	for _, p := range f.Inputs[record.Notification].Partitions {
+		if p.Err != nil {
+			t.Error(p.Err)
+		}
+		sampled += p.Sample.Records
+	}
+	if sampled != 300*n {
+		t.Errorf("%d records sampled", sampled)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	share := budgetOf(2*n) / 4
+	if len(asked) != 2 || asked[leastFetch] == 0 || asked[int32(share)] == 0 || share >= mostFetch {
+		t.Errorf("asked for %v, want %d and %d", asked, leastFetch, share)
 	}
 }
 

@@ -14,10 +14,14 @@ import (
 
 const (
 	// sampleRecords and sampleBytes bound what is read of one partition, and
-	// totalBytes of all.
+	// totalBytes what is fetched of all, but for batches that are larger than a
+	// fetch: one comes whole.
 	sampleRecords = 10_000
 	sampleBytes   = 16 << 20
 	totalBytes    = 512 << 20
+	// mostFetch and leastFetch bound what is asked for at once.
+	mostFetch  = 1 << 20
+	leastFetch = 16 << 10
 	// probeRecords are read first, to learn how large records are.
 	probeRecords = 200
 	readers      = 4 // partitions read at once
@@ -53,7 +57,7 @@ func (g *gatherer) sample(ctx context.Context) {
 	limit, _ := ctx.Deadline()
 	ctx, cancel := context.WithDeadline(ctx, limit.Add(-min(time.Second, g.o.Timeout/10)))
 	defer cancel()
-	budget := int64(min(sampleBytes, totalBytes/len(places)))
+	budget := budgetOf(len(places))
 	guesses := [record.Sides]*guess{}
 	for side := range guesses {
 		guesses[side] = newGuess(g.o.Inputs[side].Placer, int32(len(in[side].Partitions)))
@@ -87,6 +91,14 @@ type tail struct {
 	former []int32 // before it grew, as far as is known
 	budget int64   // bytes to sample
 }
+
+// budgetOf is how many bytes are sampled of each of so many partitions. Behind
+// the estimate by the newest records a sample may grow to twice that (take), and
+// the estimate and the last fetches may take three quarters more.
+func budgetOf(places int) int64 { return int64(min(sampleBytes, totalBytes/places/3)) }
+
+// fetch is how many bytes to ask for at once.
+func (t *tail) fetch() int32 { return int32(max(leastFetch, min(mostFetch, t.budget/4))) }
 
 // leaderAway says why a partition cannot be read, where that is known already.
 func (g *gatherer) leaderAway(topic string, index int) error {
@@ -128,7 +140,7 @@ func (t *tail) read(ctx context.Context) error {
 		return err
 	}
 	s := newSampler(t)
-	err = r.Read(ctx, t.input.Topic, p.ID, from, p.End, s.take, nil)
+	err = r.ReadBy(ctx, t.input.Topic, p.ID, from, p.End, t.fetch(), s.take, nil)
 	if err != nil && !errors.Is(err, errEnough) {
 		return err
 	}
@@ -146,7 +158,7 @@ func (t *tail) next(ctx context.Context) error {
 	if from >= p.End {
 		return nil
 	}
-	err := t.clients.Reader.Read(ctx, t.input.Topic, p.ID, from, p.End, func(records []record.Record) error {
+	err := t.clients.Reader.ReadBy(ctx, t.input.Topic, p.ID, from, p.End, leastFetch, func(records []record.Record) error {
 		p.Next = records[0].Timestamp
 		return errEnough
 	}, nil)
@@ -164,12 +176,12 @@ func (t *tail) begin(ctx context.Context) (int64, error) {
 		return p.Start, nil
 	}
 	records, bytes := int64(0), int64(0)
-	err := t.clients.Reader.Read(ctx, t.input.Topic, p.ID, p.End-probeRecords, p.End, func(batch []record.Record) error {
+	err := t.clients.Reader.ReadBy(ctx, t.input.Topic, p.ID, p.End-probeRecords, p.End, t.fetch(), func(batch []record.Record) error {
 		for i := range batch {
 			records++
 			bytes += int64(size(&batch[i]))
 		}
-		if bytes > t.budget {
+		if bytes > t.budget/4 {
 			return errEnough
 		}
 		return nil

@@ -133,6 +133,19 @@ func TestSamplerStops(t *testing.T) {
 	}
 }
 
+// What is fetched of all partitions stays within the total, as long as no batch
+// is larger than a fetch.
+func TestBudget(t *testing.T) {
+	for _, places := range []int{1, 2, 12, 43, 100, 1000, 2000} {
+		tail := tail{budget: budgetOf(places)}
+		fetch := int64(tail.fetch())
+		next, probe, sample := int64(leastFetch), tail.budget/4+fetch, 2*tail.budget+fetch
+		if all := int64(places) * (next + probe + sample); all > totalBytes || tail.budget > sampleBytes || fetch > mostFetch {
+			t.Errorf("%d partitions: %d bytes, of each %d by fetches of %d", places, all, tail.budget, fetch)
+		}
+	}
+}
+
 func TestLeaderAway(t *testing.T) {
 	f := healthyFacts()
 	g := &gatherer{facts: f}

@@ -179,8 +179,17 @@ func (r *Reader) Read(
 	ctx context.Context, topic string, id int32, from, to int64,
 	each func([]record.Record) error, progress func(position int64),
 ) error {
+	return r.ReadBy(ctx, topic, id, from, to, readBytes, each, progress)
+}
+
+// ReadBy is Read by fetches of so many bytes, above 0, for those who may want
+// less than Read would fetch. A batch comes whole, however large it is.
+func (r *Reader) ReadBy(
+	ctx context.Context, topic string, id int32, from, to int64, bytes int32,
+	each func([]record.Record) error, progress func(position int64),
+) error {
 	var buf []record.Record
-	s := scan{Reader: r, partition: partition{topic, id}, position: from, bytes: readBytes}
+	s := scan{Reader: r, partition: partition{topic, id}, position: from, usual: bytes, bytes: bytes}
 	for s.position < to {
 		before := s.position
 		c, err := s.step(ctx, buf[:0])
@@ -239,7 +248,8 @@ type scan struct {
 	*Reader
 	partition
 	position int64
-	bytes    int32 // to ask for: more than readBytes for a large batch
+	usual    int32 // bytes to ask for
+	bytes    int32 // likewise, more for a large batch
 }
 
 // step fetches once at the position and moves it over what is then known.
@@ -266,7 +276,7 @@ func (s *scan) step(ctx context.Context, buf []record.Record) (chunk, error) {
 	case c.partial:
 		s.bytes *= 2
 	case c.next > s.position:
-		s.bytes = readBytes
+		s.bytes = s.usual
 	}
 	s.position = max(s.position, c.next)
 	return c, nil

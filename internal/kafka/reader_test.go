@@ -191,6 +191,24 @@ func TestReaderPassesOnTheErrorOfEach(t *testing.T) {
 	}
 }
 
+// Whoever asks for little at once gets all there is, batch by batch.
+func TestReaderReadsByFewBytes(t *testing.T) {
+	k := anyCluster(t)
+	topic := k.topic(t, 1, nil)
+	large := strings.Repeat("l", 100_000)
+	send(t, k.producer(t), topic, 0, "a", large, "b")
+	var got []string
+	err := k.connect(t, nil).Reader.ReadBy(deadline(t), topic, 0, 0, 3, 1, func(rs []record.Record) error {
+		for _, r := range rs {
+			got = append(got, string(r.Value))
+		}
+		return nil
+	}, nil)
+	if err != nil || !slices.Equal(got, []string{"a", large, "b"}) {
+		t.Errorf("%d records, %v", len(got), err)
+	}
+}
+
 func TestReaderFollowsTheLogsStart(t *testing.T) {
 	k := anyCluster(t)
 	topic := k.topic(t, 1, nil)
