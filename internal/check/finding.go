@@ -28,8 +28,10 @@ type Finding struct {
 	Message string `json:"message"`
 	Remedy  string `json:"remedy"` // empty for ok
 
-	missing string // the topic that does not exist, where that alone is why nothing could be looked at
-	blind   bool   // something could not be looked at
+	// since is what alone is why nothing could be looked at: a topic that does not
+	// exist, or kafka.brokers, none of which answers.
+	since string
+	blind bool // something could not be looked at
 }
 
 // Report is what joiner check prints.
@@ -54,7 +56,8 @@ func reportOf(findings []Finding) Report {
 
 // Text writes the report for people: a line a finding, and under it what to do.
 // The worst come last, where a terminal and Helm leave them in sight. What could
-// not be looked at since a topic does not exist is one line for the topic.
+// not be looked at since a topic does not exist is one line for the topic, and
+// since nobody answers one line for all.
 func (r Report) Text(w io.Writer) error {
 	lines, skipped := r.lines()
 	// Remedies are kept out of the columns, which they would stretch.
@@ -86,25 +89,29 @@ func (r Report) Text(w io.Writer) error {
 	return err
 }
 
-// skip is how Text names a check that a missing topic makes impossible. The
-// object has it as a warning, as it has what a missing right hides.
+// skip is how Text names a check that a missing topic, or a cluster that is away,
+// makes impossible. The object has it as a warning, as it has what a missing
+// right hides.
 const skip Status = "skipped"
 
+// nobody is what a finding is since where no server of kafka.brokers answers.
+const nobody = "kafka.brokers"
+
 // lines are the findings as Text has them; skipped are how many of them are in
-// the lines of topics that do not exist.
+// lines of their common reason.
 func (r Report) lines() (lines []Finding, skipped int) {
-	at := make(map[string]int) // by the missing topic
+	at := make(map[string]int) // by the reason
 	for _, f := range r.Findings {
-		if f.missing == "" {
+		if f.since == "" {
 			lines = append(lines, f)
 			continue
 		}
 		skipped++
-		i, begun := at[f.missing]
+		i, begun := at[f.since]
 		switch {
 		case !begun:
-			at[f.missing] = len(lines)
-			lines = append(lines, Finding{ID: "(missing)", Status: skip, Subject: f.missing, Message: "does not exist, so nothing was looked at for " + f.ID})
+			at[f.since] = len(lines)
+			lines = append(lines, skippedFor(f))
 		case !strings.HasSuffix(lines[i].Message, " "+f.ID):
 			lines[i].Message += ", " + f.ID
 		}
@@ -112,6 +119,16 @@ func (r Report) lines() (lines []Finding, skipped int) {
 	weight := map[Status]int{OK: 0, skip: 1, Warning: 2, Failure: 3}
 	slices.SortStableFunc(lines, func(a, b Finding) int { return weight[a.Status] - weight[b.Status] })
 	return lines, skipped
+}
+
+// skippedFor begins the line of a common reason with the first check that is
+// skipped for it.
+func skippedFor(f Finding) Finding {
+	id, why := "(missing)", "does not exist"
+	if f.since == nobody {
+		id, why = "(away)", "no server answers"
+	}
+	return Finding{ID: id, Status: skip, Subject: f.since, Message: why + ", so nothing was looked at for " + f.ID}
 }
 
 // count names a number of things, in words that end in s where there are

@@ -157,11 +157,13 @@ func advertised(visits []kafka.Visit) []kafka.BrokerAddress {
 	return slices.CompactFunc(all, func(a, b kafka.BrokerAddress) bool { return a.ID == b.ID && a.Address == b.Address })
 }
 
+var errNobody = errors.New("no bootstrap server answers")
+
 // connect makes the service's own clients, unless nobody would answer.
 func (g *gatherer) connect(ctx context.Context) {
 	f := g.facts
 	if !slices.ContainsFunc(f.Bootstrap, answers) {
-		f.Connected = errors.New("no bootstrap server answers")
+		f.Connected = errNobody
 		return
 	}
 	ctx, cancel := g.step(ctx)

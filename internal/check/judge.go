@@ -129,7 +129,11 @@ func unseen(subject, right, resource string, err error) Finding {
 	if right != "" && denied(err) {
 		return notSeen(subject, grant(right, resource), "could not be looked at: %s on %s is missing", right, resource)
 	}
-	return notSeen(subject, "see what bootstrap and brokers say; else give it more time (--timeout)", "could not be looked at: %v", err)
+	f := notSeen(subject, "see what bootstrap and brokers say; else give it more time (--timeout)", "could not be looked at: %v", err)
+	if errors.Is(err, errNobody) {
+		f.since = nobody
+	}
+	return f
 }
 
 // untold is the finding where a broker does not tell settings, as some that are
@@ -162,7 +166,7 @@ func topicNamed(name string) string { return "topic " + name }
 // exist, which is a finding of its own elsewhere.
 func follows(subject, topic string) Finding {
 	f := notSeen(subject, missingRemedy, "could not be looked at: the topic does not exist")
-	f.missing = topic
+	f.since = topic
 	return f
 }
 

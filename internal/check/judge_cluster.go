@@ -96,11 +96,14 @@ func reachRemedy(err error) string {
 	}
 }
 
+// noBrokers is the finding where nobody told of any broker.
+func noBrokers() Finding { return unseen("brokers", "", "", errNobody) }
+
 func broker(v kafka.Visit) string { return fmt.Sprintf("broker %d (%s)", v.ID, v.Address) }
 
 func judgeBrokers(j *judgement) []Finding {
 	if len(j.facts.Brokers) == 0 {
-		return []Finding{warn("brokers", "see bootstrap", "could not be looked at: no bootstrap server told of any")}
+		return []Finding{noBrokers()}
 	}
 	var findings []Finding
 	for _, v := range j.facts.Brokers {
@@ -236,7 +239,7 @@ func (j *judgement) versionNeeds() []need {
 func judgeAPIs(j *judgement) []Finding {
 	visits := j.facts.Brokers
 	if len(visits) == 0 {
-		return []Finding{warn("brokers", "see bootstrap", "could not be looked at: no broker answers")}
+		return []Finding{noBrokers()}
 	}
 	var findings []Finding
 	for _, v := range visits {
@@ -299,7 +302,7 @@ func judgeBrokerSettings(j *judgement) []Finding {
 		findings = append(findings, unseen("brokers", "DescribeConfigs", "the cluster", hidden))
 	}
 	if len(findings) == 0 {
-		return []Finding{warn("brokers", "see bootstrap", "could not be looked at: no broker answers")}
+		return []Finding{noBrokers()}
 	}
 	return findings
 }
@@ -372,7 +375,7 @@ func judgeCertificates(j *judgement) []Finding {
 	}
 	switch {
 	case len(j.facts.Brokers) == 0 && j.Kafka.Security.TLS.Enabled:
-		return append(findings, notSeen("brokers", "see bootstrap", "could not be looked at: no broker answers"))
+		return append(findings, noBrokers())
 	case len(findings) == 0:
 		return []Finding{ok("certificates", "none is in use")}
 	}
