@@ -193,7 +193,7 @@ func TestKafkaCheck(t *testing.T) {
 		}
 		s.finds(o,
 			wantFinding{"group_protocol", Failure, "group " + o.Kafka.GroupID, "uses range", "group.strategy: range"},
-			wantFinding{"group_members", Warning, "member " + member(own), "is no joiner", "group.id of its own"},
+			wantFinding{"group_members", Failure, "member " + member(own), "is no joiner, and takes partitions 0, 1, 2, 3, 4, 5 of " + fine.market, "group.id of its own"},
 			wantFinding{"group_members", Warning, "member " + member(other), "is subscribed to " + fine.alerts, "group.id of its own"},
 		)
 

@@ -119,13 +119,16 @@ func judgeGroupMembers(j *judgement) []Finding {
 	for _, m := range g.Members {
 		topics := slices.Sorted(slices.Values(m.Topics))
 		who := "member " + member(m)
+		foreign := g.Type == kafka.ClassicGroup && m.Err == nil && !assign.Inspect(m.UserData).Joiner && !j.plainData(g)
 		switch {
 		case m.Err != nil:
 			findings = append(findings, warn(who, "see what it is: it shares the group", "could not be looked at: %v", m.Err))
+		case foreign && j.taken(m) != "":
+			findings = append(findings, fail(who, "stop it, or give every application a group.id of its own", "is no joiner, and takes %s: what lies there is not joined", j.taken(m)))
 		case len(topics) > 0 && !slices.Equal(topics, want):
 			findings = append(findings, warn(who, "give every application a group.id of its own; where topics are being renamed, go on",
 				"is subscribed to %s, and this configuration reads %s", strings.Join(topics, ", "), strings.Join(want, ", ")))
-		case g.Type == kafka.ClassicGroup && g.Protocol != "" && !assign.Inspect(m.UserData).Joiner && !j.plainData(g):
+		case foreign:
 			findings = append(findings, warn(who, "give every application a group.id of its own", "is no joiner: what it owns is not joined"))
 		}
 	}
@@ -142,6 +145,17 @@ func judgeGroupMembers(j *judgement) []Finding {
 		return []Finding{*hidden}
 	}
 	return []Finding{ok(j.groupName(), "%s, all of them joiners of these topics", count(len(g.Members), "member"))}
+}
+
+// taken names the partitions of the inputs that a member has; empty: none.
+func (j *judgement) taken(m kafka.GroupMember) string {
+	var list []string
+	for _, topic := range j.inputs() {
+		if ids := m.Assigned[topic]; len(ids) > 0 {
+			list = append(list, fmt.Sprintf("%s of %s", numbered("partition", slices.Clone(ids)), topic))
+		}
+	}
+	return strings.Join(list, " and ")
 }
 
 // plainData tells whether joiners too may send another strategy's data: while

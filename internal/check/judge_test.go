@@ -779,6 +779,14 @@ func TestJudge(t *testing.T) {
 				{"group_members", Warning, "member m1 at 10.0.0.9", "is no joiner", "group.id of its own"},
 			},
 		},
+		"a consumer that takes a part of the inputs": {
+			all(group(t, "range", 2, func(g *kafka.Group) {
+				m := &g.Members[1]
+				m.UserData, m.Topics = nil, []string{noteTopic}
+				m.Assigned = map[string][]int32{noteTopic: {5, 3, 4}}
+			}), func(o *Options, _ *Facts) { o.Strategy = "range" }),
+			[]wantFinding{{"group_members", Failure, "member m2 at 10.0.0.9", "is no joiner, and takes partitions 3, 4, 5 of notifications: what lies there is not joined", "group.id of its own"}},
+		},
 		"a group of another kind": {
 			group(t, "copartition", 1, func(g *kafka.Group) {
 				g.ProtocolType, g.Protocol = "connect", "sessioned"

@@ -160,10 +160,11 @@ type Group struct {
 // GroupMember is one member of a Group.
 type GroupMember struct {
 	ID, Instance, ClientID, Host string
-	Topics                       []string // subscribed
-	UserData                     []byte   // what it told its strategy's leader
-	AssignmentData               []byte   // what the leader sent it beside its partitions
-	Err                          error    // why Topics and UserData could not be read
+	Topics                       []string           // subscribed
+	UserData                     []byte             // what it told its strategy's leader
+	Assigned                     map[string][]int32 // partitions, by topic
+	AssignmentData               []byte             // what the leader sent it beside them
+	Err                          error              // why Topics and UserData could not be read
 }
 
 // DescribeGroup returns the clients' group. A group that nobody has used is no
@@ -226,7 +227,7 @@ func groupMember(d *sarama.GroupMemberDescription) GroupMember {
 	}
 	// One that cannot be read says nothing of the member itself.
 	if a, err := d.GetMemberAssignment(); err == nil && a != nil {
-		m.AssignmentData = a.UserData
+		m.Assigned, m.AssignmentData = a.Topics, a.UserData
 	}
 	return m
 }
