@@ -93,6 +93,21 @@ func testSampled(t *testing.T, knows *kversion.Versions, lacks string) {
 	}
 }
 
+// Nobody's producers are to blame for keys of before a growth, in a group that
+// has not seen it.
+func TestGrownTopic(t *testing.T) {
+	s := embeddedStage(t, nil)
+	names := topics{s.market(6, nil), s.notes(6, nil), s.output("alerts", 6, nil), s.output("dead", 6, nil)}
+	s.write(batch{topic: names.market, partitioner: "murmur2", n: 5, records: 600, symbols: 60})
+	report, err := Run(s.ctx, s.options(names))
+	if err != nil {
+		t.Fatal(err)
+	}
+	assertExactly(t, slices.DeleteFunc(report.Findings, func(f Finding) bool { return f.ID != "key_placement" }), []wantFinding{
+		{"key_placement", Warning, names.market, "murmur2 over 5 partitions explains 100% of those", "lies right from its next record"},
+	})
+}
+
 // Prices are looked for where their symbols belong: ticks that lie by another key
 // are found out, though every key is where murmur2 puts it.
 func TestSymbolsThatAreNotKeys(t *testing.T) {

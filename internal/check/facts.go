@@ -47,6 +47,7 @@ type InputFacts struct {
 	Partitions []PartitionFacts // by number
 	Keys       Suspect          // who places its keys
 	Misplaced  Suspect          // who places those that lie otherwise than configured
+	Growth     Growth           // what else may be why
 }
 
 // PartitionFacts are what was seen of one partition.

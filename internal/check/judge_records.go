@@ -103,11 +103,21 @@ func judgePlacement(j *judgement) []Finding {
 			price = "a price is looked for where its symbol belongs and where its notification lies, and not found elsewhere"
 		}
 		if !j.RemoteLookup {
-			say, price = fail, "their prices lie in other pods and are counted as misses (join.remote_lookup: false)"
+			price = "their prices lie in other pods and are counted as misses (join.remote_lookup: false)"
+			if !j.grown(side) {
+				say = fail
+			}
 		}
 		likely, remedy := j.likely(side)
 		return []Finding{say(input.Topic, remedy, "%d of %d sampled records lie where %s would not put their %ss: %s; %s", misplaced, keyed, input.Partitioner, what, price, likely)}
 	})
+}
+
+// grown tells whether a growth of the topic is what explains where keys lie, and
+// not a partitioner.
+func (j *judgement) grown(side record.Side) bool {
+	f := j.facts.Inputs[side]
+	return f.Growth.From > 0 && f.Misplaced.Name == "" && (f.Keys.Name == "" || f.Keys.Name == j.Inputs[side].Partitioner)
 }
 
 // placed names what a record's place is judged by.
@@ -136,6 +146,9 @@ func (j *judgement) likely(side record.Side) (who, remedy string) {
 	case some.Name != "":
 		return fmt.Sprintf("%s explains %s of those", some.Name, percent(some.Share)),
 			fmt.Sprintf("find the producer that places %ss by %s, and have it use %s", what, some.Name, by)
+	case j.grown(side):
+		return fmt.Sprintf("%s over %d partitions explains %s of those: they are older than the topic's growth", by, facts.Growth.From, percent(facts.Growth.Share)),
+			fmt.Sprintf("wait, before it grows again: a %s lies right from its next record on, and until then a group that saw the growth looks for its price where it was", what)
 	case j.Inputs[side].BySymbol:
 		return "no known partitioner explains them: the records' keys are something else than their symbols, or they are older than the topic's last growth",
 			fmt.Sprintf("set %s: custom, and every owner is asked, or have the producers place records by their symbol", key)

@@ -722,6 +722,19 @@ func TestJudge(t *testing.T) {
 				"set topics.market_updates_partitioner: custom, and every owner is asked",
 			}},
 		},
+		"a topic that has grown": {
+			all(each(record.Notification, func(p *PartitionFacts) { p.Sample.Misplaced = 800 }), func(o *Options, f *Facts) {
+				o.RemoteLookup = false
+				f.Inputs[record.Notification].Keys, f.Inputs[record.Notification].Growth = Suspect{}, Growth{5, 1}
+			}),
+			[]wantFinding{{"key_placement", Warning, "notifications", "murmur2 over 5 partitions explains 100% of those: they are older than the topic's growth", "lies right from its next record on"}},
+		},
+		"a topic that may have grown, and a producer that explains more": {
+			all(each(record.Notification, func(p *PartitionFacts) { p.Sample.Misplaced = 800 }), func(_ *Options, f *Facts) {
+				f.Inputs[record.Notification].Keys, f.Inputs[record.Notification].Growth = Suspect{"crc32", 0.99, 400}, Growth{2, 0.95}
+			}),
+			[]wantFinding{{"key_placement", Warning, "notifications", "crc32 explains 99% of the keys", "topics.notifications_partitioner: crc32"}},
+		},
 		"another producer": {
 			all(one(record.Market, func(p *PartitionFacts) { p.Sample.Misplaced = 40 }), func(o *Options, f *Facts) {
 				o.RemoteLookup = false

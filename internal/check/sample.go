@@ -77,6 +77,7 @@ func (g *gatherer) sample(ctx context.Context) {
 	})
 	for side := range guesses {
 		in[side].Keys, in[side].Misplaced = suspectOf(guesses[side].all), suspectOf(guesses[side].misplaced)
+		in[side].Growth = guesses[side].growth()
 	}
 }
 

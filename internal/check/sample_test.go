@@ -3,6 +3,7 @@ package check
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"joiner/internal/enrich"
 	"joiner/internal/hot"
 	"joiner/internal/kafka"
+	"joiner/internal/placement"
 	"joiner/internal/record"
 )
 
@@ -143,6 +145,43 @@ func TestBudget(t *testing.T) {
 		if all := int64(places) * (next + probe + sample); all > totalBytes || tail.budget > sampleBytes || fetch > mostFetch {
 			t.Errorf("%d partitions: %d bytes, of each %d by fetches of %d", places, all, tail.budget, fetch)
 		}
+	}
+}
+
+// Keys that lie by an earlier count are known for that; those that lie anyhow, or
+// are few, are not.
+func TestGrowth(t *testing.T) {
+	placer, err := placement.New(placement.Options{Topic: "t", Partitioner: "murmur2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := func(n int, at func(key []byte, i int) int32) Growth {
+		g := newGuess(placer, 7)
+		for i := range n {
+			key := fmt.Appendf(nil, "SYM%03d", i)
+			p := at(key, i)
+			g.see(key, p, placer.WellPlaced(key, p, 7, nil))
+		}
+		return g.growth()
+	}
+	before := func(key []byte, _ int) int32 {
+		p, _ := placer.Partition(key, 6)
+		return p
+	}
+	if got := seen(300, before); got != (Growth{6, 1}) {
+		t.Errorf("grown from 6: got %+v", got)
+	}
+	if got := seen(15, before); got.From != 0 {
+		t.Errorf("few: got %+v", got)
+	}
+	if got := seen(300, func(_ []byte, i int) int32 { return int32(i % 7) }); got.From != 0 {
+		t.Errorf("anyhow: got %+v", got)
+	}
+	if got := seen(300, func([]byte, int) int32 { return 0 }); got.From != 0 {
+		t.Errorf("all in one: got %+v", got)
+	}
+	if got := seen(300, func(key []byte, _ int) int32 { p, _ := placer.Partition(key, 7); return p }); got.From != 0 {
+		t.Errorf("well placed: got %+v", got)
 	}
 }
 
