@@ -299,7 +299,9 @@ func judgeBrokerSettings(j *judgement) []Finding {
 		findings = append(findings, j.judgeSettingsOf(v)...)
 	}
 	if hidden != nil { // the right is one on the whole cluster
-		findings = append(findings, unseen("brokers", "DescribeConfigs", "the cluster", hidden))
+		f := unseen("brokers", "DescribeConfigs", "the cluster", hidden)
+		f.Remedy = "grant DescribeConfigs on the cluster to whoever runs joiner check; joiner run does without"
+		findings = append(findings, f)
 	}
 	if len(findings) == 0 {
 		return []Finding{noBrokers()}

@@ -116,7 +116,7 @@ func (j *judgement) transactionRights() Finding {
 	err := j.facts.Transaction
 	switch {
 	case denied(err):
-		return fail(on, grant("Describe and Write", on+" (prefixed)"), "Describe or Write is missing: delivery.guarantee: exactly_once needs both")
+		return fail(on, grant("Write", on+" (prefixed)")+", which brings Describe", "Describe or Write is missing: delivery.guarantee: exactly_once needs both")
 	case err != nil:
 		return unseen(on, "Describe and Write", on, err)
 	}
