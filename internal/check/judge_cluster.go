@@ -13,6 +13,8 @@ import (
 	"github.com/IBM/sarama"
 
 	"joiner/internal/kafka"
+	"joiner/internal/placement"
+	"joiner/internal/record"
 )
 
 func judgeConfig(j *judgement) []Finding {
@@ -28,10 +30,28 @@ func judgeConfig(j *judgement) []Finding {
 		findings = append(findings, warn("group.strategy", "set join.remote_lookup: true, or group.strategy: copartition",
 			"under %s a pod lacks prices that other pods hold, and join.remote_lookup is false: each is a counted miss", j.Strategy))
 	}
+	if f, found := j.judgePartitioners(); found {
+		findings = append(findings, f)
+	}
 	if len(findings) == 0 {
 		return []Finding{ok("configuration", "valid, nothing in it is without effect")}
 	}
 	return findings
+}
+
+// judgePartitioners finds two that differ: told truly they cost a look-up for
+// each notification whose price lies in another partition.
+func (j *judgement) judgePartitioners() (f Finding, found bool) {
+	m, n := j.Inputs[record.Market].Partitioner, j.Inputs[record.Notification].Partitioner
+	if m == n || m == placement.Custom || n == placement.Custom {
+		return f, false
+	}
+	others := "the prices of all others are asked for in other pods"
+	if !j.RemoteLookup {
+		others = "all others are counted misses (join.remote_lookup: false)"
+	}
+	return warn("topics.partitioner", "have the producers of both topics use one partitioner",
+		"ticks are placed by %s and notifications by %s: only keys that both put into the same partition are joined locally, and %s", m, n, others), true
 }
 
 func judgeBootstrap(j *judgement) []Finding {

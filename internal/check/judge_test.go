@@ -184,6 +184,14 @@ func TestJudge(t *testing.T) {
 			func(o *Options, _ *Facts) { o.Strategy, o.RemoteLookup = "range", false },
 			[]wantFinding{{"config", Warning, "group.strategy", "counted miss", "join.remote_lookup: true"}},
 		},
+		"two partitioners": {
+			func(o *Options, _ *Facts) { o.Inputs[record.Market].Partitioner = "crc32" },
+			[]wantFinding{{"config", Warning, "topics.partitioner", "ticks are placed by crc32 and notifications by murmur2: only keys that both put into the same partition are joined locally, and the prices of all others are asked for", "one partitioner"}},
+		},
+		"a partitioner that nobody knows, beside one": {
+			func(o *Options, _ *Facts) { o.Inputs[record.Market].Partitioner = placement.Custom },
+			nil,
+		},
 		"one bootstrap server away": {
 			func(_ *Options, f *Facts) { f.Bootstrap[1].Err = refused },
 			[]wantFinding{{"bootstrap", Warning, "b:9092", "is away", "start the broker"}},
