@@ -173,9 +173,9 @@ func needed(rights []right, where string) []right {
 
 // shares deals the rights out to the sites that are to do without them, some at
 // a time: those that every joiner needs one by one over all but the one that
-// writes in transactions, and all to that one: those that it alone needs, those
-// on topics at once, and what is left, since without its topics it does not get
-// so far that it misses the group.
+// writes in transactions, and all to that one: first the group, which takes
+// longest to get back into, as for the others; then all topics at once, without
+// which it does not get so far that it misses the group; then what it alone needs.
 func shares(sites []*site, exact *site, rights []right) map[*site][][]right {
 	shares := make(map[*site][][]right)
 	var others []*site
@@ -194,7 +194,7 @@ func shares(sites []*site, exact *site, rights []right) map[*site][][]right {
 			rest = append(rest, r)
 		}
 	}
-	shares[exact] = [][]right{needed(rights, exactlyOnce), topics, rest}
+	shares[exact] = [][]right{rest, topics, needed(rights, exactlyOnce)}
 	return shares
 }
 
