@@ -199,7 +199,7 @@ func notKnown(answer task.Answer, failure remote.Failure) error {
 	switch answer.Outcome {
 	case task.Unanswered:
 		return &NoPriceError{Reason: failure.Reason, Owner: failure.Owner}
-	case task.NotAsked: // nobody is to read that partition before the topics have grown alike
+	case task.NotAsked: // by nobody who may ask everywhere
 		return &NoPriceError{Reason: remote.NoOwner}
 	}
 	return nil

@@ -422,7 +422,7 @@ func TestPlacesOfEveryCount(t *testing.T) {
 }
 
 // When the topics grow, whoever computes a symbol's new partition must find it
-// in the directory: one that nobody is to read is a miss.
+// in the directory: one that nobody is to read would be waited for in vain.
 func TestCountsComeAfterTheDirectory(t *testing.T) {
 	var a *App
 	told := false

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -99,7 +100,7 @@ func priced(t *testing.T, alerts []*sarama.ConsumerMessage, locality record.Loca
 		if a.Market == nil || a.Market.Price != fmt.Sprintf("%d.50", i) || a.Locality != locality {
 			t.Errorf("symbol %q: %s", m.Key, m.Value)
 		}
-		if want := fmt.Sprintf("%d/", home(string(m.Key))); string(headerOf(m, "joiner-market"))[:2] != want {
+		if want := fmt.Sprintf("%d/", home(string(m.Key))); !strings.HasPrefix(string(headerOf(m, "joiner-market")), want) {
 			t.Errorf("symbol %q: joiner-market %s, want %s…", m.Key, headerOf(m, "joiner-market"), want)
 		}
 	}
@@ -593,6 +594,80 @@ func (s *stage) alertsOf(topic string, n int32) (got []*sarama.ConsumerMessage) 
 }
 
 // Before there is a group, the reason is told instead of a price.
+// While only the market topic has grown, nobody reads its new partitions. That is no
+// miss: nobody can say that there is no price. What is asked of them waits, and is
+// answered once the other topic has grown as well, by the former partition where the
+// new one has no tick yet.
+func TestPartitionsThatNobodyReadsYetAreWaitedFor(t *testing.T) {
+	s := newStage(t, allTopics()...)
+	pod := s.start(func(c *config.Config) { c.Join.RemotePatience = 10 * time.Minute })
+	s.owners(partitions, pod)
+	at := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+	s.traffic(at, 1)
+	priced(t, s.alerts("enriched-alerts", 10), record.Local)
+	admin, err := sarama.NewClusterAdminFromClient(s.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grow := func(topics ...string) {
+		for _, topic := range topics {
+			if err := admin.CreatePartitions(topic, 2*partitions, nil, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	grow("enriched-alerts", "enriched-alerts-dlq", "market-updates")
+	await(t, func() string {
+		if n := pod.places.Partitions(record.Market); n != 2*partitions {
+			return fmt.Sprintf("%d partitions", n)
+		}
+		return ""
+	})
+	moved := 0
+	for _, symbol := range symbols {
+		if n, _ := pod.places.Home([]byte(symbol)); n < partitions {
+			continue
+		}
+		moved++
+		s.send("notifications", home(symbol), symbol, `{}`, at.Add(time.Minute))
+	}
+	await(t, func() string {
+		if n, _ := sum(t, pod.Registry(), "joiner_partition_records_total", "notifications"); n != float64(10+moved) || moved == 0 {
+			return fmt.Sprintf("%v notifications have been read, %d have moved", n, moved)
+		}
+		return ""
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, symbol := range symbols {
+		if n, _ := pod.places.Home([]byte(symbol)); n < partitions {
+			continue
+		}
+		var unknown *NoPriceError
+		if _, err := pod.PriceNow(ctx, []byte(symbol)); !errors.As(err, &unknown) || unknown.Reason != remote.NoOwner {
+			t.Errorf("a user who asks meanwhile: %v", err)
+		}
+	}
+	grow("notifications")
+	await(t, func() string {
+		if err := s.client.RefreshMetadata(); err != nil {
+			return err.Error()
+		}
+		if n, err := s.client.Partitions("enriched-alerts"); err != nil || len(n) != 2*partitions {
+			return fmt.Sprintf("%d partitions, %v", len(n), err)
+		}
+		return ""
+	})
+	var alerts []*sarama.ConsumerMessage
+	await(t, func() string {
+		if alerts = s.alertsOf("enriched-alerts", 2*partitions); len(alerts) < 10+moved {
+			return fmt.Sprintf("%d alerts", len(alerts))
+		}
+		return ""
+	})
+	priced(t, alerts, record.Local)
+}
+
 func TestPriceNowBeforeThereIsAGroup(t *testing.T) {
 	c := config.Default()
 	a, err := New(Options{Config: c})

@@ -286,9 +286,11 @@ func (c *Client) route(x *question) {
 	}
 	owner, ok := d.Owner(s.Topic, x.q.Partition)
 	switch {
-	case !ok && !slices.Contains(d.Moving[s.Topic], x.q.Partition):
-		c.finish(x, task.Answer{Outcome: task.NotAsked}) // nobody is to read it, before the topics have grown alike
-	case !ok || owner.ID == s.Self: // on its way, to another pod or to this one
+	case !ok && x.now && !slices.Contains(d.Moving[s.Topic], x.q.Partition):
+		// Nobody is to read it before the topics have grown alike, which a user need
+		// not wait for.
+		c.giveUp(x, Failure{Reason: NoOwner})
+	case !ok || owner.ID == s.Self: // nobody's yet, or on its way, to another pod or to this one
 		c.later(x, Failure{Reason: NoOwner})
 	case owner.Address == "":
 		c.later(x, Failure{Reason: Unreachable, Owner: owner.ID})
@@ -381,11 +383,8 @@ func (c *Client) answeredHere(x *question, try int, a task.Answer, self string) 
 func (c *Client) later(x *question, f Failure) {
 	c.mu.Lock()
 	if c.closed || x.leg != nil {
-		if !x.over {
-			x.failure = f
-		}
 		c.mu.Unlock()
-		c.finish(x, task.Answer{Outcome: task.Unanswered})
+		c.giveUp(x, f)
 		return
 	}
 	if x.over {
@@ -404,6 +403,16 @@ func (c *Client) later(x *question, f Failure) {
 	c.due.add(c.again(x, time.Now(), jittered), x, nil)
 	c.mu.Unlock()
 	nudge(c.wake)
+}
+
+// giveUp ends a question without an answer.
+func (c *Client) giveUp(x *question, f Failure) {
+	c.mu.Lock()
+	if !x.over {
+		x.failure = f
+	}
+	c.mu.Unlock()
+	c.finish(x, task.Answer{Outcome: task.Unanswered})
 }
 
 // again says when a question is asked again after a pause. The last try leaves

@@ -320,6 +320,36 @@ func closedAddress(t *testing.T) string {
 }
 
 // While nobody has told who owns what, a question waits, within its patience.
+// Nobody can say that a partition which nobody reads has no price: it is asked for
+// until somebody does, or the patience ends. Whoever wants the newest is told at once.
+func TestPartitionThatNobodyReads(t *testing.T) {
+	p := newPair(t, nil, nil)
+	nobody := directory(5, map[string]string{"b": p.server.Addr().String()}, "b", "", "b", "b")
+	nobody.Moving = nil
+	p.asker.dir = nobody
+	p.owner.table[0], p.owner.table[2], p.owner.table[3] = tableOf(0, map[string]string{"BBCA": "1"}), tableOf(2, nil), tableOf(3, nil)
+	p.owner.table[0].time = 10 // an older price
+	if a, f := p.client.Newest(t.Context(), 1, []byte("BBCA")); a.Outcome != task.Unanswered || f != (Failure{Reason: NoOwner}) {
+		t.Errorf("the newest: %+v %+v", a, f)
+	}
+	impatient := ask(t, p.asker, func(o *ClientOptions) { o.Patience = 100 * time.Millisecond })
+	for _, partition := range []int32{1, task.AnyPartition} {
+		if a := impatient.one(t, partition, "BBCA"); a.Outcome != task.Unanswered {
+			t.Errorf("partition %d: %+v", partition, a)
+		}
+		got := make(chan task.Answer, 1)
+		p.client.Ask(t.Context(), task.Query{Symbol: "BBCA", Partition: partition, Except: task.AnyPartition, At: 1500}, Everywhere, func(a task.Answer) { got <- a })
+		p.asker.change(func() {
+			p.asker.dir = directory(5, map[string]string{"b": p.server.Addr().String()}, "b", "b", "b", "b")
+		})
+		p.client.DirectoryChanged()
+		if a := p.client.get(t, got); a.Outcome != task.Found || a.Partition != 1 {
+			t.Errorf("partition %d, once somebody reads it: %+v", partition, a)
+		}
+		p.asker.change(func() { p.asker.dir = nobody })
+	}
+}
+
 func TestWithoutADirectory(t *testing.T) {
 	p := newPair(t, nil, func(o *ClientOptions) { o.Patience = 60 * time.Millisecond })
 	d := p.asker.dir

@@ -20,8 +20,8 @@ const (
 
 // Topics have grown from 4 to 6 partitions when both inputs grow to 12 under
 // load, one well before the other. Meanwhile the old indices go on, nobody is ready and says why, and the
-// group does not spin; a symbol whose ticks go to a partition that nobody reads
-// yet is a miss, never an old price. Afterwards it heals by itself, and no
+// group does not spin; a notification whose symbol's ticks go to a partition that
+// nobody reads yet waits for it, and gets no old price. Afterwards it heals by itself, and no
 // record of a new partition is skipped, not even one written before the group
 // knew of it.
 func TestKafkaGrowth(t *testing.T) {
