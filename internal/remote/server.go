@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"joiner/internal/bounded"
 	"joiner/internal/sampled"
 )
 
@@ -52,7 +53,6 @@ type limits struct{ inFlight, reading, connections int }
 const (
 	maxInFlight       = 64              // look-ups at a time; one more is told so
 	maxReading        = 4 * maxInFlight // look-ups that have not come in full, likewise
-	maxConnections    = 4096            // open ones: a group of a thousand has four each
 	maxStatus         = 4               // status requests likewise
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
@@ -87,7 +87,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		o.limits.reading = maxReading
 	}
 	if o.limits.connections == 0 {
-		o.limits.connections = maxConnections
+		o.limits.connections = bounded.Connections
 	}
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", o.Listen)
@@ -109,7 +109,10 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		ErrorLog:          log.New(faultLog{s.faults}, "", 0),
 		Protocols:         onlyHTTP1(),
 	}
-	ln = &bounded{Listener: ln, most: int64(o.limits.connections), faults: s.faults}
+	ln = bounded.Listener(ln, o.limits.connections, func(from net.Addr) {
+		s.faults.Warn("connections", "too many connections from other pods, one more was closed",
+			zap.Int("open", o.limits.connections), zap.Stringer("from", from))
+	})
 	if o.TLS != nil {
 		ln = tls.NewListener(ln, withoutHTTP2(o.TLS))
 	}

@@ -8,6 +8,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+
+	"joiner/internal/bounded"
+	"joiner/internal/sampled"
 )
 
 // Status tells how the pod is doing. Its methods are called by any goroutine,
@@ -58,6 +62,8 @@ type Options struct {
 	// Prices is behind /v1/prices; nil: there is no such path.
 	Prices Prices
 	Log    *zap.Logger
+
+	connections int // for each listener; 0: bounded.Connections
 }
 
 func (o Options) validate() error {
@@ -75,6 +81,7 @@ func (o Options) validate() error {
 // Server is a running server. Close it.
 type Server struct {
 	log   *zap.Logger
+	most  int // connections of a listener
 	main  *listener
 	pprof *listener // nil without one
 }
@@ -105,7 +112,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{log: o.Log}
+	s := &Server{log: o.Log, most: cmp.Or(o.connections, bounded.Connections)}
 	var err error
 	if s.main, err = s.serve(ctx, "http.listen", o.Listen, routes(o), writeTimeout); err != nil {
 		return nil, err
@@ -126,6 +133,11 @@ func (s *Server) serve(ctx context.Context, key, addr string, h http.Handler, wr
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot listen on %q: %w", key, addr, err)
 	}
+	faults := sampled.New(s.log, nil)
+	ln = bounded.Listener(ln, s.most, func(from net.Addr) {
+		faults.Warn("connections", "too many connections, one more was closed",
+			zap.String("listener", key), zap.Int("open", s.most), zap.Stringer("from", from))
+	})
 	l := &listener{
 		addr: ln.Addr(),
 		done: make(chan struct{}),

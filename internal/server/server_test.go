@@ -396,3 +396,39 @@ func TestLivenessNamesWhatHasStalled(t *testing.T) {
 		t.Errorf("%q, want %q", r.body, want)
 	}
 }
+
+// Whoever only connects gets no more than a bounded number of connections, and the
+// log says so once.
+func TestTooManyConnections(t *testing.T) {
+	s := start(t, func(o *Options) { o.connections = 1 })
+	open, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	if _, err := io.WriteString(open, "GET /livez HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open.Read(make([]byte, 1)); err != nil {
+		t.Fatalf("the first: %v", err)
+	}
+	ask := func() error {
+		resp, err := s.client.Get("http://" + s.Addr().String() + "/livez")
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return err
+	}
+	if err := ask(); err == nil {
+		t.Error("one more is served")
+	}
+	if n := s.logs.FilterMessage("too many connections, one more was closed").FilterField(zap.String("listener", "http.listen")).Len(); n != 1 {
+		t.Errorf("%d lines", n)
+	}
+	_ = open.Close()
+	for deadline := time.Now().Add(30 * time.Second); ask() != nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no room for another")
+		}
+	}
+}
