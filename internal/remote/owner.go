@@ -196,11 +196,12 @@ func (c *Client) exchange(ctx context.Context, to target, batch []*question) (*r
 	if len(body) > MaxBytes {
 		return nil, errors.New("the request is too large")
 	}
-	data, err := c.tr.do(ctx, http.MethodPost, to.address, lookupPath, body, maxResponse)
-	if err != nil {
-		return nil, err
-	}
-	return decodeResponse(data, r.asked)
+	var resp *response
+	err := c.tr.do(ctx, http.MethodPost, to.address, lookupPath, body, maxResponse, func(data []byte) (err error) {
+		resp, err = decodeResponse(data, r.asked)
+		return err
+	})
+	return resp, err
 }
 
 // errNotAsked reports a pod that has left its group since, and asks nobody.

@@ -393,7 +393,7 @@ func TestPreviousTokenCountsForAWhile(t *testing.T) {
 		t.Helper()
 		for token, status := range want {
 			tr := newTransport(&ClientOptions{TLS: ca.client(), Token: tokenOf(token)}, names{})
-			_, err := tr.do(t.Context(), http.MethodPost, p.server.Addr().String(), lookupPath, []byte("nothing"), 1<<10)
+			err := tr.do(t.Context(), http.MethodPost, p.server.Addr().String(), lookupPath, []byte("nothing"), 1<<10, func([]byte) error { return nil })
 			tr.close()
 			var refused statusError
 			if !errors.As(err, &refused) || refused.code != status {
@@ -477,5 +477,35 @@ func TestNames(t *testing.T) {
 		if _, err := Allows([]string{entry}); err == nil {
 			t.Errorf("%q is taken", entry)
 		}
+	}
+}
+
+// Of answers that are larger than others one is read at a time, since each may be as
+// long as a record; those of usual length do not wait for it.
+func TestLargeAnswersAreReadOneAtATime(t *testing.T) {
+	large := make(chan struct{}, 1)
+	read := func(ctx context.Context, size int, ok bool) *limited {
+		t.Helper()
+		l := &limited{left: maxResponse, ctx: ctx, large: large}
+		text := bytes.Repeat([]byte("x"), size)
+		n, err := io.Copy(l, struct{ io.Reader }{bytes.NewReader(text)})
+		if (err == nil) != ok || ok && (int(n) != size || !bytes.Equal(l.buf.Bytes(), text)) {
+			t.Errorf("%d bytes: %d taken, %v", size, n, err)
+		}
+		if l.buf.Cap() > 2*largeResponse+bytes.MinRead && !l.turn {
+			t.Errorf("%d bytes are held for an answer that has to wait", l.buf.Cap())
+		}
+		return l
+	}
+	first := read(t.Context(), maxResponse, true)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	read(over, largeResponse+1, false).release() // it has to wait, and its time is over
+	read(t.Context(), largeResponse, true).release()
+	first.release()
+	read(t.Context(), largeResponse+1, true).release()
+	read(t.Context(), maxResponse+1, false).release() // too long
+	if len(large) != 0 {
+		t.Error("somebody has kept the turn")
 	}
 }

@@ -21,11 +21,12 @@ type transport struct {
 	scheme  string
 	token   *Tokens // nil: none
 	allowed names
+	large   chan struct{} // taken by whoever reads a large answer
 }
 
 // newTransport makes one.
 func newTransport(o *ClientOptions, allowed names) *transport {
-	t := &transport{scheme: "http", token: o.Token, allowed: allowed}
+	t := &transport{scheme: "http", token: o.Token, allowed: allowed, large: make(chan struct{}, 1)}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	rt := &http.Transport{
 		Proxy:                  nil, // pods are neighbours, whatever the environment says
@@ -127,19 +128,45 @@ func (t *transport) url(address, path string) (string, error) {
 	return u.String(), nil
 }
 
-// do sends one request and returns at most limit bytes of its answer.
-func (t *transport) do(ctx context.Context, method, address, path string, body []byte, limit int) ([]byte, error) {
-	in := &limited{left: limit}
+// do sends one request and hands at most limit bytes of its answer to read, which
+// must not keep them.
+func (t *transport) do(ctx context.Context, method, address, path string, body []byte, limit int, read func([]byte) error) error {
+	in := &limited{left: limit, ctx: ctx, large: t.large}
+	defer in.release()
 	if err := t.copy(ctx, method, address, path, body, in); err != nil {
-		return nil, err
+		return err
 	}
-	return in.buf.Bytes(), nil
+	return read(in.buf.Bytes())
 }
 
-// limited takes so many bytes and no more.
+// limited takes so many bytes and no more. Beyond largeResponse it waits for its
+// turn, or the owners of maxFlight requests could have an asker hold gigabytes.
 type limited struct {
-	buf  bytes.Buffer
-	left int
+	buf   bytes.Buffer
+	left  int
+	ctx   context.Context
+	large chan struct{}
+	turn  bool // it has it
+}
+
+func (l *limited) release() {
+	if l.turn {
+		<-l.large
+	}
+}
+
+// wait waits for the turn of a large answer.
+func (l *limited) wait() error {
+	if l.turn {
+		return nil
+	}
+	select {
+	case l.large <- struct{}{}:
+		l.turn = true
+		return nil
+	case <-l.ctx.Done():
+		return l.ctx.Err()
+	}
 }
 
 // Write implements io.Writer, for which ReadFrom does the work.
@@ -151,10 +178,25 @@ func (l *limited) Write(b []byte) (int, error) {
 // ReadFrom spares io.Copy its 32 KiB: most answers are a few hundred bytes.
 func (l *limited) ReadFrom(r io.Reader) (int64, error) {
 	most := l.left
-	n, err := l.buf.ReadFrom(io.LimitReader(r, int64(most)+1))
-	if l.left -= int(n); err == nil && l.left < 0 {
+	n, err := l.take(r, min(most, max(largeResponse-l.buf.Len(), 0)))
+	if err == nil && l.buf.Len() > largeResponse && l.left >= 0 {
+		if err = l.wait(); err != nil {
+			return n, err
+		}
+		var more int64
+		more, err = l.take(r, l.left)
+		n += more
+	}
+	if err == nil && l.left < 0 {
 		err = fmt.Errorf("the answer has more than %d bytes", most)
 	}
+	return n, err
+}
+
+// take takes so many bytes, and one more where there are more.
+func (l *limited) take(r io.Reader, most int) (int64, error) {
+	n, err := l.buf.ReadFrom(io.LimitReader(r, int64(most)+1))
+	l.left -= int(n)
 	return n, err
 }
 

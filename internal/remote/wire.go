@@ -22,6 +22,9 @@ const (
 	// maxResponse is what an asker reads: maxAnswerBytes and a price as long as a
 	// record of Kafka may ever be set to be.
 	maxResponse = 32 << 20
+	// largeResponse is what is longer than all others: maxAnswerBytes, and as much
+	// for what is no price. Only one of those is read at a time.
+	largeResponse = 2 << 20
 	// maxBudget bounds how long an answerer works on one request.
 	maxBudget = 10 * time.Second
 )
