@@ -157,20 +157,20 @@ func (w *Writer) leaders(topics []string) (*leaders, error) {
 		return b.GetMetadata(request)
 	})
 	if err != nil {
-		w.refreshClient()
+		w.refreshClient(topics)
 		return nil, err
 	}
-	return &leaders{metadata: response, known: w.known(response)}, nil
+	return &leaders{metadata: response, known: w.known(response, topics)}, nil
 }
 
 // known returns the brokers of a response that the client can reach under the
 // same address, and lets the client look for the others.
-func (w *Writer) known(response *sarama.MetadataResponse) map[int32]bool {
+func (w *Writer) known(response *sarama.MetadataResponse, topics []string) map[int32]bool {
 	known := make(map[int32]bool, len(response.Brokers))
 	for _, b := range response.Brokers {
 		mine, err := w.client.Broker(b.ID())
 		if err != nil || mine.Addr() != b.Addr() {
-			w.refreshClient()
+			w.refreshClient(topics)
 			continue
 		}
 		known[b.ID()] = true
@@ -179,16 +179,21 @@ func (w *Writer) known(response *sarama.MetadataResponse) map[int32]bool {
 }
 
 // refreshClient lets the client find its brokers anew, from the bootstrap
-// servers if need be. It may take long, so nobody waits for it.
-func (w *Writer) refreshClient() {
+// servers if need be: whoever is asked about the topics tells of all brokers, and
+// without a topic would tell of everybody's. It may take long, so nobody waits
+// for it.
+func (w *Writer) refreshClient(topics []string) {
 	if !w.refreshing.CompareAndSwap(false, true) {
 		return
 	}
 	go func() {
 		defer w.refreshing.Store(false)
-		if err := w.client.RefreshMetadata(); err != nil && !w.client.Closed() {
-			w.faults.Warn("refresh", "brokers cannot be found", zap.Error(err))
+		err := w.client.RefreshMetadata(topics...)
+		var code sarama.KError
+		if err == nil || errors.As(err, &code) || w.client.Closed() {
+			return // what a broker says of a topic is the router's to tell
 		}
+		w.faults.Warn("refresh", "brokers cannot be found", zap.Error(err))
 	}()
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -827,5 +828,38 @@ func TestOptionsAreChecked(t *testing.T) {
 		if _, err := NewWriter(o); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+// Who is looked for is found with the writer's own topics: a cluster may have
+// thousands of others, some of which have no leader at any time.
+func TestOnlyOwnTopicsAreAskedFor(t *testing.T) {
+	c := newCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, "alerts", "foreign"))
+	var foreign, asked atomic.Int64
+	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := r.(*kmsg.MetadataRequest)
+		asked.Add(1)
+		if req.Topics == nil {
+			foreign.Add(1) // all topics
+		}
+		for _, topic := range req.Topics {
+			if topic.Topic == nil || *topic.Topic != "alerts" {
+				foreign.Add(1)
+			}
+		}
+		return nil, nil, false
+	})
+	conf := producerConfig()
+	conf.Metadata.Full = false
+	w := runWriter(t, Options{Client: newClient(t, c.ListenAddrs(), conf)})
+	l := newLedger()
+	w.Send(outputs(l, "alerts", 0, 0, 1)) // the client knows no broker by its id yet
+	l.wait(t, 1)
+	for w.refreshing.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	if asked.Load() == 0 || foreign.Load() > 0 {
+		t.Errorf("%d questions, %d of them about topics of others", asked.Load(), foreign.Load())
 	}
 }
