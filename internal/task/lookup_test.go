@@ -281,6 +281,23 @@ func TestABadTickDoesNotHoldUpLookupsWhenTheLedgerIsFull(t *testing.T) {
 	})
 }
 
+// An owner that is beyond the question answers from what it keeps: a later removal is
+// "no price" where that is all, and the price in force where there is a history.
+func TestQuestionsFromBeforeARemoval(t *testing.T) {
+	for history, want := range map[time.Duration]Outcome{0: NoPrice, time.Second: Found} {
+		run(t, func(o *Options) { o.History = history }, func(t *testing.T, w *world) {
+			w.start(-1, -1)
+			w.tick("BBCA", "1", 900)
+			w.offer(record.Market, w.put(record.Market, "BBCA", "", 1000))
+			time.Sleep(2 * idleCheck) // it has been merged
+			a := <-w.lookup(t.Context(), "BBCA", 950)
+			if a.Outcome != want || a.AsOf != (want == Found) || want == Found && a.Price.Text != "1" || want == NoPrice && !a.Held {
+				t.Errorf("history %v: %+v", history, a)
+			}
+		})
+	}
+}
+
 func TestTombstonesAreTold(t *testing.T) {
 	run(t, nil, func(t *testing.T, w *world) {
 		w.start(-1, -1)
