@@ -403,8 +403,30 @@ func TestOwnerThatStandsStill(t *testing.T) {
 		}
 	}
 	priced(t, s.alerts("enriched-alerts", others), record.Remote)
+	silent := fmt.Sprintf("look-ups: owner %s at %s does not answer since 2", still.o.Identity, still.o.Config.Peer.Advertise)
+	noted := func(want bool) {
+		t.Helper()
+		await(t, func() string {
+			some := false
+			for _, p := range pods {
+				r := p.Ready()
+				if !r.Ready {
+					t.Fatalf("not ready: %v", r.Reasons)
+				}
+				for _, note := range r.Notes {
+					some = some || strings.HasPrefix(note, silent)
+				}
+			}
+			if some != want {
+				return fmt.Sprintf("a note %q: %t", silent, some)
+			}
+			return ""
+		})
+	}
+	noted(true)
 	goOn()
 	priced(t, s.alerts("enriched-alerts", 30), record.Remote)
+	noted(false)
 }
 
 // A member advertises an address where a pod of another group answers: it is

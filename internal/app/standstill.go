@@ -9,12 +9,16 @@ import (
 // system say of a fault may be long.
 const longestNote = 300
 
-// standstills says what stands still for want of brokers, since when and why.
-// It makes no pod unready: another would have the same brokers.
+// standstills says what stands still for want of brokers or of other pods, since
+// when and why. It makes no pod unready: another would have the same brokers and
+// pods.
 func (a *App) standstills() []string {
 	notes := append(a.access.Unreachable(), a.delivery.Notes()...)
 	if away := a.clients.CoordinatorAway(); away != "" {
 		notes = append(notes, away)
+	}
+	if peers := a.remote.Load(); peers != nil {
+		notes = append(notes, peers.Notes()...)
 	}
 	for i, note := range notes {
 		notes[i] = bounded(note, longestNote)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"joiner/internal/absence"
 )
 
 // backstop is what no call into a sarama client takes. Time-outs inside sarama
@@ -18,9 +20,9 @@ const backstop = 12 * time.Hour
 type beat struct {
 	made  time.Time
 	turns atomic.Uint64
-	last  atomic.Int64            // turn, since made
-	under atomic.Int64            // calls that may wait for brokers
-	away  atomic.Pointer[absence] // of the group's coordinator; nil: it is there
+	last  atomic.Int64                    // turn, since made
+	under atomic.Int64                    // calls that may wait for brokers
+	away  atomic.Pointer[absence.Absence] // of the group's coordinator; nil: it is there
 }
 
 func newBeat() *beat { return &beat{made: time.Now()} }

@@ -98,7 +98,7 @@ func (g *groupClient) await(group string, refresh bool) (*sarama.Broker, error) 
 		if errors.Is(err, sarama.ErrClosedClient) {
 			return nil, err
 		}
-		g.beat.away.Store(g.beat.away.Load().again(time.Now(), err))
+		g.beat.away.Store(g.beat.away.Load().Again(time.Now(), err))
 		_ = g.rights.missed(readGroup(group), err)
 		g.faults.Warn("coordinator", "the group's coordinator is away, trying again",
 			zap.String("group", group), zap.Error(err))

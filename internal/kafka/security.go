@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"joiner/internal/absence"
 	"joiner/internal/sampled"
 	"joiner/internal/tlsfiles"
 )
@@ -58,8 +59,9 @@ type Access struct {
 	now      func() time.Time
 
 	mu      sync.Mutex
-	refused map[string]refusal  // by broker address
-	absent  map[string]*absence // likewise: those that take no connection
+	refused map[string]refusal // by broker address
+
+	absent *absence.Roll[string] // of broker addresses that take no connection
 }
 
 type refusal struct {
@@ -101,8 +103,9 @@ func NewAccess(s Security, clientID string, log *zap.Logger) (*Access, error) {
 	}
 	a := &Access{
 		security: s, clientID: clientID, log: sampled.New(log, nil), now: time.Now,
-		refused: make(map[string]refusal), absent: make(map[string]*absence),
+		refused: make(map[string]refusal),
 	}
+	a.absent = absence.NewRoll[string](func() time.Time { return a.now() })
 	if s.TLS.Enabled {
 		source, err := tlsfiles.New(tlsfiles.Files{
 			CA: s.TLS.CAFile, Cert: s.TLS.CertFile, Key: s.TLS.KeyFile, Section: "kafka.tls",

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"joiner/internal/absence"
 	"joiner/internal/metrics"
 	"joiner/internal/sampled"
 	"joiner/internal/task"
@@ -63,6 +63,7 @@ type Client struct {
 	o      ClientOptions
 	tr     *transport
 	faults *sampled.Log
+	away   *absence.Roll[pod]
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wake   chan struct{} // capacity 1
@@ -74,6 +75,8 @@ type Client struct {
 	owners map[target]*owner
 	held   []*owner // those that may send and wait for others' requests to end, in turn
 	flight int
+	// refusals are of addresses that have refused the last request.
+	refusals map[string]*refusal
 	// spreads are the questions for every owner that wait for a round, in turn, and
 	// legs the partitions that are being asked for others of them.
 	spreads []*spreading
@@ -96,6 +99,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 	c := &Client{
 		o: o, tr: newTransport(&o, allowed), faults: sampled.New(o.Log, nil), ctx: ctx, cancel: cancel,
 		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), owners: make(map[target]*owner), legRoom: maxLegs,
+		refusals: make(map[string]*refusal), away: absence.NewRoll[pod](time.Now),
 	}
 	c.ended.Go(c.run)
 	return c, nil
@@ -293,7 +297,7 @@ func (c *Client) route(x *question) {
 	case !ok || owner.ID == s.Self: // nobody's yet, or on its way, to another pod or to this one
 		c.later(x, Failure{Reason: NoOwner})
 	case owner.Address == "":
-		c.later(x, Failure{Reason: Unreachable, Owner: owner.ID})
+		c.unreachable(x, owner.ID)
 	default:
 		c.enqueue(target{pod: pod{owner.ID, owner.Address}, generation: d.Generation}, x)
 	}
@@ -398,9 +402,8 @@ func (c *Client) later(x *question, f Failure) {
 		longest = pauseSettled
 	}
 	x.pause = min(max(2*x.pause, pauseFirst), longest)
-	jittered := x.pause + time.Duration((rand.Float64()-0.5)*0.4*float64(x.pause))
 	x.resting = true
-	c.due.add(c.again(x, time.Now(), jittered), x, nil)
+	c.due.add(c.again(x, time.Now(), jittered(x.pause)), x, nil)
 	c.mu.Unlock()
 	nudge(c.wake)
 }
@@ -496,6 +499,7 @@ func (c *Client) run() {
 		case <-c.news:
 			c.mu.Lock()
 			c.due.hurry()
+			clear(c.refusals)
 			c.mu.Unlock()
 		}
 		c.work()

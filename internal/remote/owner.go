@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -51,6 +50,10 @@ func (c *Client) enqueue(to target, x *question) {
 	if x.over {
 		return // its patience ended meanwhile
 	}
+	if until, held := c.heldUntil(to.address); held {
+		c.rest(x, to.id, until)
+		return
+	}
 	o := c.owners[to]
 	if o == nil {
 		o = &owner{target: to}
@@ -73,7 +76,7 @@ func (c *Client) enqueue(to target, x *question) {
 // kick sends what may be sent: at once to an owner who has nothing to do, else
 // what has lingered or fills a request. Called with mu held.
 func (c *Client) kick(o *owner) {
-	for len(o.queue) > 0 && o.flight < maxPerOwner && !c.closed {
+	for len(o.queue) > 0 && o.flight < maxPerOwner && !c.closed && c.mayAsk(o) {
 		full := len(o.queue) >= MaxKeys || o.bytes >= MaxBytes/2
 		ripe := o.since.Add(linger)
 		if o.flight > 0 && !full && time.Now().Before(ripe) {
@@ -94,7 +97,8 @@ func (c *Client) kick(o *owner) {
 		}
 		o.flight++
 		c.flight++
-		c.ended.Go(func() { c.post(o, batch) })
+		probe := c.begins(o.address)
+		c.ended.Go(func() { c.post(o, batch, probe) })
 	}
 	if len(o.queue) == 0 && o.flight == 0 && !o.timed && !o.held {
 		delete(c.owners, o.target)
@@ -154,14 +158,19 @@ func (c *Client) batch(o *owner) []*question {
 // margin is the part of an attempt that is left for the way back.
 const margin = 8
 
-// post asks and deals the answers out. It is one attempt.
-func (c *Client) post(o *owner, batch []*question) {
+// post asks and deals the answers out. It is one attempt; probe says that the address
+// has refused the last one.
+func (c *Client) post(o *owner, batch []*question, probe bool) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.o.Timeout)
 	resp, err := c.exchange(ctx, o.target, batch)
 	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w", ctx.Err(), err) // whichever part of it was cut short
+		err = late(c.o.Timeout, err) // whichever part of it was cut short
 	}
 	cancel()
+	c.note(o.pod, resp, err)
+	c.mu.Lock()
+	c.learn(o.address, probe, err) // first: who is to try again would at once
+	c.mu.Unlock()
 	if err != nil {
 		c.failed(o, batch, err)
 	} else {
@@ -173,6 +182,9 @@ func (c *Client) post(o *owner, batch []*question) {
 	c.flight--
 	c.nextTurns() // those who waited first, or an owner with a queue would keep its requests
 	c.kick(o)
+	if probe {
+		c.tried(o.address)
+	}
 }
 
 func (c *Client) exchange(ctx context.Context, to target, batch []*question) (*response, error) {

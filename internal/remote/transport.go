@@ -236,7 +236,7 @@ func (t *transport) send(ctx context.Context, method, u, token string, body []by
 	}
 	resp, err := t.http.Do(req)
 	if err != nil {
-		return err
+		return failedRequest(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
