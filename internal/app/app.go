@@ -378,6 +378,9 @@ func (a *App) assigned(as assign.Assignment) {
 	a.static.learn(as)
 	a.places.learn(as.Directory)
 	a.fencer.learn(as.Directory)
+	if foreign := status.ForeignOwners(as.Directory, a.topics); len(foreign) > 0 {
+		a.log.Warn("members of the group are no joiners: give every application a group.id of its own", zap.Strings("members", foreign))
+	}
 	a.remote.Load().DirectoryChanged()
 }
 

@@ -12,6 +12,7 @@ import (
 	"joiner/internal/member"
 	"joiner/internal/record"
 	"joiner/internal/server"
+	"joiner/internal/status"
 	"joiner/internal/task"
 )
 
@@ -41,6 +42,7 @@ func (a *App) Ready() server.Readiness {
 	}
 	r.Notes = append(a.keys.Notes(), directoryNotes(s)...)
 	r.Notes = append(r.Notes, vacantNotes(s)...)
+	r.Notes = append(r.Notes, a.foreignNotes(s)...)
 	r.Notes = append(r.Notes, a.standstills()...)
 	if a.checkpoints != nil {
 		r.Notes = append(r.Notes, a.checkpoints.Notes()...)
@@ -137,6 +139,14 @@ func directoryNotes(s member.Status) []string {
 		return []string{"the group has too many members for each to be told who owns what: prices of other pods are unavailable"}
 	}
 	return nil
+}
+
+// foreignNotes says what members that are no joiners take from the group.
+func (a *App) foreignNotes(s member.Status) []string {
+	if !s.Assigned {
+		return nil
+	}
+	return status.ForeignOwners(s.Directory, a.topics)
 }
 
 func unowned(partitions map[string][]int32) (reasons []string) {

@@ -44,6 +44,9 @@ type Identity struct {
 type Member struct {
 	MemberID string // the coordinator's; empty where a large group left it out
 	Identity        // ID is the MemberID where the member's data could not be read
+	// Foreign is set where the member is no joiner: it said nothing of itself that a
+	// joiner of any version says. Leaders of older releases do not tell.
+	Foreign bool
 }
 
 // Options say how a process takes part in its group.

@@ -30,6 +30,7 @@ const (
 	tagMemberAddr   = 3
 	tagMemberInst   = 4
 	tagMemberTxn    = 5
+	tagMemberAlien  = 6
 )
 
 // Owners are numbers: three for the ways to have none, then the members by
@@ -151,7 +152,11 @@ func appendMember(b []byte, m Member) []byte {
 	b = wire.AppendText(b, tagMemberStable, m.ID)
 	b = wire.AppendText(b, tagMemberAddr, m.Address)
 	b = wire.AppendText(b, tagMemberInst, m.Instance)
-	return wire.AppendText(b, tagMemberTxn, m.Transactional)
+	b = wire.AppendText(b, tagMemberTxn, m.Transactional)
+	if m.Foreign {
+		b = wire.AppendNumber(b, tagMemberAlien, 1)
+	}
+	return b
 }
 
 // compactAbove is the size in bytes from which compression is worth its field.
@@ -248,6 +253,8 @@ func decodeMember(fields []byte) (Member, error) {
 			m.Instance = string(c.Rest())
 		case tagMemberTxn:
 			m.Transactional = string(c.Rest())
+		case tagMemberAlien:
+			m.Foreign = c.Uvarint() != 0
 		}
 		return nil
 	})

@@ -97,6 +97,7 @@ func (w *wrapper) Plan(members map[string]sarama.ConsumerGroupMemberMetadata, to
 		}
 	}
 	seen := partitionCounts(topics)
+	w.tellForeign(peers, seen)
 	r := rosterOf(peers, plan, seen)
 	r.counts, r.problem = w.countsAndProblem(peers, seen, planErr)
 	w.keep(r)
@@ -104,6 +105,16 @@ func (w *wrapper) Plan(members map[string]sarama.ConsumerGroupMemberMetadata, to
 	w.joiners = joiners
 	w.mu.Unlock()
 	return plan, nil
+}
+
+// tellForeign marks the members that are no joiners. While a group changes over from
+// sticky, a joiner looks like any other consumer of the same topics (bare), and is
+// given the benefit of the doubt.
+func (w *wrapper) tellForeign(peers []peer, seen map[string]int32) {
+	all := slices.Collect(maps.Keys(seen))
+	for i := range peers {
+		peers[i].Foreign = !peers[i].joiner && (w.name != Sticky || !peers[i].subscribes(all))
+	}
 }
 
 func (w *wrapper) countsAndProblem(peers []peer, seen map[string]int32, planErr error) (counts, string) {

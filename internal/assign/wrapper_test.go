@@ -126,7 +126,8 @@ func TestRollingChangeFromForeignConsumers(t *testing.T) {
 				if last.Directory != nil {
 					t.Error("sticky sends sarama's bytes alone, and yet there is a directory")
 				}
-			} else if d := last.Directory; d == nil || len(d.Members) != 2 {
+			} else if d := last.Directory; d == nil || len(d.Members) != 2 || !d.Members[slices.IndexFunc(d.Members, func(m Member) bool { return m.ID == "foreign" })].Foreign ||
+				slices.ContainsFunc(d.Members, func(m Member) bool { return m.ID != "foreign" && m.Foreign }) {
 				t.Errorf("led by a joiner: directory %+v", d)
 			}
 			if diff := cmp.Diff(before, last.Claims); diff != "" {
@@ -231,6 +232,28 @@ func TestSplitIndexIsNeverGivenAway(t *testing.T) {
 	for id, topics := range plan {
 		if len(topics) > 0 {
 			t.Errorf("%s was given %v", id, topics)
+		}
+	}
+}
+
+// Under sticky a joiner that changes over looks like any other consumer of the same
+// topics; one of fewer topics is none.
+func TestForeignUnderSticky(t *testing.T) {
+	for name, want := range map[string][]string{Sticky: {"few"}, Range: {"alike", "few"}} {
+		w := &wrapper{member: &member{name: name}}
+		peers := peersOf(map[string]sarama.ConsumerGroupMemberMetadata{
+			"alike": {Topics: pair()}, "few": {Topics: pair()[:1]},
+			"ours": {Topics: pair(), UserData: (&userData{Identity: Identity{ID: "ours"}}).encode()},
+		})
+		w.tellForeign(peers, map[string]int32{topicMarket: 6, topicNotes: 6})
+		var got []string
+		for _, p := range peers {
+			if p.Foreign {
+				got = append(got, p.ID)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
 }

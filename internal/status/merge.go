@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"joiner/internal/assign"
@@ -44,7 +45,7 @@ func merge(scope Scope, l Local, answers map[string]answer, at time.Time) View {
 	v := View{
 		Group: l.Part.Group, Generation: l.Part.Generation, Strategy: l.Strategy,
 		Scope: scope, Pod: l.Part.ID, At: at.UTC().Format("2006-01-02T15:04:05.000Z"),
-		Problem: problem(l.Directory),
+		Problem: problem(l.Directory, l.Topics),
 		Inputs:  Inputs{MarketUpdates: l.Topics[record.Market], Notifications: l.Topics[record.Notification]},
 		Tasks:   m.finish(),
 		Joins:   NewJoins(),
@@ -57,16 +58,16 @@ func merge(scope Scope, l Local, answers map[string]answer, at time.Time) View {
 	return v
 }
 
-func problem(d *assign.Directory) string {
+func problem(d *assign.Directory, topics [record.Sides]string) string {
+	var problems []string
 	switch {
 	case d == nil:
-		return ""
 	case d.Problem != "":
-		return d.Problem
+		problems = append(problems, d.Problem)
 	case d.Truncated:
-		return "the group is too large for every member to be told who owns what"
+		problems = append(problems, "the group is too large for every member to be told who owns what")
 	}
-	return ""
+	return strings.Join(append(problems, ForeignOwners(d, topics)...), "; ")
 }
 
 type merger struct {
