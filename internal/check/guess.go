@@ -86,10 +86,16 @@ type Suspect struct {
 	Name  string
 	Share float64
 	Seen  int
+	// Astray is how much of Seen are keys that have a reserved partition and lie
+	// elsewhere, which explains itself: 0 unless nearly all are.
+	Astray float64
 }
 
 func suspectOf(d *placement.Detective) (s Suspect) {
 	s.Name, s.Share, s.Seen = d.Likely()
+	if share, ok := d.Astray(); ok {
+		s.Astray = share
+	}
 	return s
 }
 

@@ -143,6 +143,8 @@ func (j *judgement) likely(side record.Side) (who, remedy string) {
 	case all.Name != "" && all.Name != by:
 		return fmt.Sprintf("%s explains %s of the %ss", all.Name, percent(all.Share), what),
 			fmt.Sprintf("set %s: %s, or have the producers use %s", key, all.Name, by)
+	case some.Astray > 0 || strings.HasSuffix(some.Name, placement.OverAll):
+		return j.reserved(what, some)
 	case some.Name != "":
 		return fmt.Sprintf("%s explains %s of those", some.Name, percent(some.Share)),
 			fmt.Sprintf("find the producer that places %ss by %s, and have it use %s", what, some.Name, by)
@@ -155,6 +157,16 @@ func (j *judgement) likely(side record.Side) (who, remedy string) {
 	}
 	return "no known partitioner explains them; they may be older than the topic's last growth",
 		fmt.Sprintf("find the producers that do not use %s; where nobody can tell, set %s: custom", by, key)
+}
+
+// reserved says what those do who do not know of topics.reserved.
+func (j *judgement) reserved(what string, some Suspect) (who, remedy string) {
+	if some.Astray > 0 {
+		return fmt.Sprintf("%s of those %ss are symbols that topics.reserved names, outside of the partition that it gives them", percent(some.Astray), what),
+			"have their producers send them to their partition, or take them out of topics.reserved"
+	}
+	return fmt.Sprintf("%s explains %s of those", some.Name, percent(some.Share)),
+		"find the producer that does not leave the partitions of topics.reserved to their symbols, or take them out of topics.reserved"
 }
 
 const (

@@ -717,7 +717,7 @@ func TestJudge(t *testing.T) {
 		},
 		"another partitioner": {
 			all(each(record.Notification, func(p *PartitionFacts) { p.Sample.Misplaced = 800 }), func(_ *Options, f *Facts) {
-				f.Inputs[record.Notification].Keys = Suspect{"crc32", 0.99, 400}
+				f.Inputs[record.Notification].Keys = Suspect{Name: "crc32", Share: 0.99, Seen: 400}
 			}),
 			[]wantFinding{{"key_placement", Warning, "notifications", "4800 of 6000 sampled records lie where murmur2 would not put their keys: their prices are asked for in other pods; crc32 explains 99% of the keys", "set topics.notifications_partitioner: crc32"}},
 		},
@@ -739,22 +739,35 @@ func TestJudge(t *testing.T) {
 		},
 		"a topic that may have grown, and a producer that explains more": {
 			all(each(record.Notification, func(p *PartitionFacts) { p.Sample.Misplaced = 800 }), func(_ *Options, f *Facts) {
-				f.Inputs[record.Notification].Keys, f.Inputs[record.Notification].Growth = Suspect{"crc32", 0.99, 400}, Growth{2, 0.95}
+				f.Inputs[record.Notification].Keys, f.Inputs[record.Notification].Growth = Suspect{Name: "crc32", Share: 0.99, Seen: 400}, Growth{2, 0.95}
 			}),
 			[]wantFinding{{"key_placement", Warning, "notifications", "crc32 explains 99% of the keys", "topics.notifications_partitioner: crc32"}},
 		},
 		"another producer": {
 			all(one(record.Market, func(p *PartitionFacts) { p.Sample.Misplaced = 40 }), func(o *Options, f *Facts) {
 				o.RemoteLookup = false
-				f.Inputs[record.Market].Misplaced = Suspect{"fnv1a", 1, 30}
+				f.Inputs[record.Market].Misplaced = Suspect{Name: "fnv1a", Share: 1, Seen: 30}
 			}),
 			[]wantFinding{{"key_placement", Failure, "market-updates", "counted as misses (join.remote_lookup: false); fnv1a explains 100% of those", "find the producer that places keys by fnv1a"}},
 		},
 		"a producer that does not know of reserved partitions": {
 			all(each(record.Notification, func(p *PartitionFacts) { p.Sample.Misplaced = 800 }), func(_ *Options, f *Facts) {
-				f.Inputs[record.Notification].Keys = Suspect{"murmur2" + placement.OverAll, 0.99, 400}
+				f.Inputs[record.Notification].Keys = Suspect{Name: "murmur2" + placement.OverAll, Share: 0.99, Seen: 400}
 			}),
 			[]wantFinding{{"key_placement", Warning, "notifications", "murmur2 over all partitions explains 99% of the keys", "topics.reserved"}},
+		},
+		"reserved symbols that lie elsewhere": {
+			all(one(record.Notification, func(p *PartitionFacts) { p.Sample.Misplaced = 8 }), func(_ *Options, f *Facts) {
+				f.Inputs[record.Notification].Keys = Suspect{Name: "murmur2", Share: 0.99, Seen: 400}
+				f.Inputs[record.Notification].Misplaced = Suspect{Seen: 2, Astray: 1}
+			}),
+			[]wantFinding{{"key_placement", Warning, "notifications", "100% of those keys are symbols that topics.reserved names, outside of the partition", "take them out of topics.reserved"}},
+		},
+		"one of several producers does not know of reserved partitions": {
+			all(one(record.Notification, func(p *PartitionFacts) { p.Sample.Misplaced = 8 }), func(_ *Options, f *Facts) {
+				f.Inputs[record.Notification].Misplaced = Suspect{Name: "murmur2" + placement.OverAll, Share: 1, Seen: 20}
+			}),
+			[]wantFinding{{"key_placement", Warning, "notifications", "murmur2 over all partitions explains 100% of those", "does not leave the partitions of topics.reserved to their symbols"}},
 		},
 		"settings that brokers do not tell": {
 			func(_ *Options, f *Facts) {

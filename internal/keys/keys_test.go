@@ -291,6 +291,17 @@ func TestMisplacedKeysAreExplained(t *testing.T) {
 				"tell their producer, or take it out of the configuration",
 		},
 		{
+			"two symbols of the premium tier that lie elsewhere", reserved,
+			func(s *stage, i int) *placement.Placer {
+				if i == 1 || i == 2 {
+					return s.producer(placement.Options{Reserved: []placement.Reserved{{Partition: 4, Symbols: [][]byte{symbol(1), symbol(2)}}}, Partitioner: "murmur2"})
+				}
+				return s.producer(placement.Options{Reserved: reserved, Partitioner: "murmur2"})
+			},
+			"keys of notifications that topics.reserved names lie in other partitions than the one it gives them: " +
+				"tell their producer, or take them out of the configuration",
+		},
+		{
 			"a producer that spreads its keys", nil,
 			func(s *stage, _ int) *placement.Placer {
 				return s.producer(placement.Options{Partitioner: []string{"murmur2", "crc32", "fnv1a"}[rnd.IntN(3)]})

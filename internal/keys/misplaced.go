@@ -89,7 +89,7 @@ func (p *Partition) Misplaced(which record.Side, key []byte, before int) {
 	t.mu.Unlock()
 
 	// A new explanation is news, whatever was logged just before.
-	p.watch.o.Faults.WarnFunc("misplaced "+p.watch.o.Topics[which]+" "+v.name, func() (string, []zap.Field) {
+	p.watch.o.Faults.WarnFunc(fmt.Sprintf("misplaced %s %s %t", p.watch.o.Topics[which], v.name, v.astray), func() (string, []zap.Field) {
 		fields := []zap.Field{
 			zap.String("topic", p.watch.o.Topics[which]), zap.Int32("partition", p.index), zap.String(p.watch.o.what(which), printable(key)),
 		}
@@ -140,6 +140,9 @@ func (t *topic) turn(now time.Time) {
 type verdict struct {
 	name  string // as placement.Detective gives it; "" nothing does
 	mixed bool   // other keys of the topic are placed in another way
+	// astray: the misplaced ones are keys that topics.reserved gives a partition of
+	// their own.
+	astray bool
 }
 
 // verdict asks the detectives of the present window, and where that is young
@@ -151,6 +154,9 @@ func (t *topic) verdict() verdict {
 		}
 		name, _, _ := j.strays.Likely()
 		if name == "" {
+			if _, astray := j.strays.Astray(); astray {
+				return verdict{astray: true}
+			}
 			continue
 		}
 		v := verdict{name: name}
@@ -170,6 +176,8 @@ func (t *topic) explain(v verdict) string {
 	what := o.what(t.side) + "s"
 	name, overAll := strings.CutSuffix(v.name, placement.OverAll)
 	switch {
+	case v.astray:
+		return fmt.Sprintf("%s of %s that topics.reserved names lie in other partitions than the one it gives them: tell their producer, or take them out of the configuration", what, topic)
 	case name == "" && o.BySymbol[t.side]:
 		return fmt.Sprintf("symbols of %s, which are not the records' keys, lie in other partitions than %s would place them in, where their prices are looked for: set %s: custom, and every owner is asked, or have the producer place records by their symbol", topic, configured, setting)
 	case name == "":

@@ -19,10 +19,15 @@ import (
 type Detective struct {
 	partitions int32
 	suspects   []suspect
+	reserved   map[string]int32 // the partitions of keys that have one of their own
+	astray     int              // placements of such keys elsewhere
 	seed       maphash.Seed
 	evidence   map[uint64]uint8 // a placement's hash → the suspects that explain it, a bit each
 	halvings   int              // only hashes with so many trailing zeros are kept
 }
+
+// isAstray is the bit of such a placement among those of the suspects.
+const isAstray = 1 << 7
 
 // suspect is a way to place keys.
 type suspect struct {
@@ -53,7 +58,7 @@ func NewDetective(partitions int32) *Detective { return (&Placer{}).Detective(pa
 // Detective makes a Detective for a topic of that many partitions. It knows the
 // reserved ones, and suspects producers that do not.
 func (p *Placer) Detective(partitions int32) *Detective {
-	d := &Detective{partitions: partitions, seed: maphash.MakeSeed(), evidence: make(map[uint64]uint8)}
+	d := &Detective{partitions: partitions, seed: maphash.MakeSeed(), evidence: make(map[uint64]uint8), reserved: p.symbols}
 	for _, name := range Names() {
 		d.suspect(name, name, p)
 	}
@@ -96,6 +101,10 @@ func (d *Detective) See(key []byte, partition int32) {
 			explainers |= 1 << i
 		}
 	}
+	if own, ok := d.reserved[string(key)]; ok && own != partition {
+		explainers |= isAstray
+		d.astray++
+	}
 	d.evidence[id] = explainers
 	if len(d.evidence) > maxEvidence {
 		d.halve()
@@ -122,6 +131,9 @@ func (d *Detective) halve() {
 		for i := range d.suspects {
 			d.suspects[i].explained -= int(explainers >> i & 1)
 		}
+		if explainers&isAstray != 0 {
+			d.astray--
+		}
 	}
 }
 
@@ -147,6 +159,18 @@ func (d *Detective) Likely() (name string, share float64, seen int) {
 		return "", share, seen
 	}
 	return best.name, share, seen
+}
+
+// Astray reports whether the placements that were seen are, for 95 % of them and
+// more, of keys that have a reserved partition and lie elsewhere: no partitioner is
+// needed to explain that, and few keys suffice to say so. share is which part of them
+// are, 0 to 1.
+func (d *Detective) Astray() (share float64, ok bool) {
+	if d.astray == 0 {
+		return 0, false
+	}
+	share = float64(d.astray) / float64(len(d.evidence))
+	return share, share >= explains
 }
 
 // beyondChance reports whether a partitioner that has nothing to do with where

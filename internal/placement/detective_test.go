@@ -148,6 +148,45 @@ func TestDetectiveKnowsReservedPartitions(t *testing.T) {
 	}
 }
 
+// A key that has a partition of its own and lies elsewhere says by itself what is
+// wrong, however few of them there are.
+func TestDetectiveKnowsReservedKeysThatLieElsewhere(t *testing.T) {
+	d := placer(t, Options{Partitioner: "murmur2", Reserved: []Reserved{{Partition: 2, Symbols: [][]byte{symbol(0), symbol(1)}}}}).Detective(6)
+	check := func(share float64, ok bool) {
+		t.Helper()
+		if gotShare, got := d.Astray(); got != ok || gotShare != share {
+			t.Errorf("%v, %t, want %v, %t", gotShare, got, share, ok)
+		}
+	}
+	check(0, false)
+	d.See(symbol(0), 2)
+	check(0, false)
+	d = placer(t, Options{Partitioner: "murmur2", Reserved: []Reserved{{Partition: 2, Symbols: [][]byte{symbol(0), symbol(1)}}}}).Detective(6)
+	d.See(symbol(0), 3)
+	d.See(symbol(0), 3)
+	check(1, true)
+	d.See(symbol(7), 3)
+	check(0.5, false)
+	for i := range 10 * maxEvidence {
+		d.See(symbol(i), int32(i%6))
+		if i < 2 {
+			d.See(symbol(i), 5)
+		}
+	}
+	left := 0
+	for _, explainers := range d.evidence {
+		if explainers&isAstray != 0 {
+			left++
+		}
+	}
+	if left != d.astray {
+		t.Errorf("%d are kept and %d counted", left, d.astray)
+	}
+	if _, ok := NewDetective(6).Astray(); ok {
+		t.Error("nothing is reserved")
+	}
+}
+
 // More placements than there is room for: what is kept is a sample, whatever
 // the order they came in.
 func TestDetectiveIsBoundedAndFair(t *testing.T) {
