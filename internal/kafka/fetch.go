@@ -73,6 +73,14 @@ func (c *chunk) take(raw []byte, position int64, committed bool, aborted *aborts
 	return c.takeBatch(&b, position, committed, aborted)
 }
 
+// passTaken moves next behind the last record, which would else come again: those
+// in front of the one that cannot be read are good.
+func (c *chunk) passTaken() {
+	if n := len(c.records); n > 0 {
+		c.next = max(c.next, c.records[n-1].Offset+1)
+	}
+}
+
 // slot is where the next record goes.
 func (c *chunk) slot() *record.Record {
 	n := len(c.records)
@@ -106,6 +114,7 @@ func (c *chunk) takeBatch(b *batch, position int64, committed bool, aborted *abo
 			err = b.each(body, position, c.slot)
 		}
 		if err != nil {
+			c.passTaken()
 			return fmt.Errorf("batch at offset %d: %w", b.first, err)
 		}
 	}

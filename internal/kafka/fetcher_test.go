@@ -831,6 +831,40 @@ func TestFeedKeepsWhatCameBeforeABrokenMarker(t *testing.T) {
 	}
 }
 
+// A record that cannot be read in the middle of a batch whose checksum is right:
+// those in front of it come once, however often the batch is asked for and
+// however few a sink takes at a time.
+func TestFeedBringsWhatCameBeforeABrokenRecordOnce(t *testing.T) {
+	b := newLogged(3, 5).add(0, nil, nil).add(1, nil, nil).add(2, nil, nil)
+	whole := b.RecordBatch
+	whole.NumRecords = 4
+	for _, r := range b.records {
+		r.Length = int32(len(r.AppendTo(nil)) - 1)
+		whole.Records = r.AppendTo(whole.Records)
+	}
+	whole.Records = append(whole.Records, 100) // a length that leads beyond the end
+	p := newBlock(8, 8, newLogged(2, 1).add(0, nil, nil))
+	p.RecordBatches = append(p.RecordBatches, sealed(whole)...)
+	for size := range 5 {
+		f := offline(true)
+		s := newFetched(t, 2)
+		s.batch = 1000
+		if size > 0 {
+			s.batch = size
+		}
+		fd := f.newFeed(partition{"t", 0}, 2, s)
+		for range 3 {
+			if next, err := fd.take(p); err == nil || next != stays {
+				t.Errorf("verdict %d, error %v", next, err)
+			}
+		}
+		if !slices.Equal(s.offsets, []int64{2, 3, 4, 5}) || fd.position != 6 || s.position != 6 {
+			t.Errorf("batches of %d: offsets %v, position %d, the sink's %d", s.batch, s.offsets, fd.position, s.position)
+		}
+		f.cancel()
+	}
+}
+
 // What does not fit is asked for with more room, and the next with the usual.
 func TestFeedMakesRoom(t *testing.T) {
 	f := offline(true)
