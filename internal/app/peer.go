@@ -34,6 +34,8 @@ func (a *App) listenPeers(ctx context.Context, s *stack) error {
 	if tokens := a.peering.token; tokens != nil {
 		s.goRun("peer token", func(ctx context.Context) error { tokens.Watch(ctx); return nil })
 	}
+	s.goRun("certificates of peer.tls", func(ctx context.Context) error { a.peering.watch(ctx); return nil })
+	s.goRun("certificates of kafka.tls", func(ctx context.Context) error { a.access.WatchTLS(ctx); return nil })
 	a.peer.Store(peer.Addr())
 	client, err := remote.NewClient(remote.ClientOptions{
 		Group: self{a}, Timeout: c.Join.RemoteTimeout,

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"crypto/tls"
 	"time"
 
@@ -54,6 +55,21 @@ func (a peerAccess) notAfter() (cert, ca time.Time) {
 		return cert, ca
 	}
 	return a.files.NotAfter()
+}
+
+// faults says what is wrong with the files of peer.tls, as they were last read.
+func (a peerAccess) faults() []string {
+	if a.files == nil {
+		return nil
+	}
+	return a.files.Faults()
+}
+
+// watch reads the files of peer.tls now and then, until ctx ends.
+func (a peerAccess) watch(ctx context.Context) {
+	if a.files != nil {
+		a.files.Watch(ctx)
+	}
 }
 
 // server is the listener's side; nil without TLS.

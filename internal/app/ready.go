@@ -44,12 +44,23 @@ func (a *App) Ready() server.Readiness {
 	r.Notes = append(r.Notes, vacantNotes(s)...)
 	r.Notes = append(r.Notes, a.foreignNotes(s)...)
 	r.Notes = append(r.Notes, a.standstills()...)
+	r.Notes = append(r.Notes, a.fileNotes()...)
 	if a.checkpoints != nil {
 		r.Notes = append(r.Notes, a.checkpoints.Notes()...)
 	}
 	r.Reasons, r.Notes = oneLine(r.Reasons), oneLine(r.Notes)
 	r.Ready = r.Assigned && len(r.Reasons) == 0
 	return r
+}
+
+// fileNotes says which files of certificates are not in use as they are now, and why.
+// The pod goes on with what it had, which its next start will not have.
+func (a *App) fileNotes() []string {
+	notes := append(a.access.TLSFaults(), a.peering.faults()...)
+	for i, note := range notes {
+		notes[i] = bounded(note, 2*longestNote) // two paths may be in it
+	}
+	return notes
 }
 
 // oneLine joins the lines of each text: errors that were joined have several.

@@ -136,6 +136,21 @@ func (a *Access) NotAfter() (cert, ca time.Time) {
 	return a.tls.NotAfter()
 }
 
+// TLSFaults says what is wrong with the files of kafka.tls, as they were last read.
+func (a *Access) TLSFaults() []string {
+	if a == nil || a.tls == nil {
+		return nil
+	}
+	return a.tls.Faults()
+}
+
+// WatchTLS reads the files of kafka.tls now and then, until ctx ends.
+func (a *Access) WatchTLS(ctx context.Context) {
+	if a != nil && a.tls != nil {
+		a.tls.Watch(ctx)
+	}
+}
+
 const (
 	// refusalCounts is how long a refusal is told of when nobody tries that
 	// broker again: somebody does within kafka.metadata_refresh where it

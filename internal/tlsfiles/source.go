@@ -2,11 +2,14 @@ package tlsfiles
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,6 +34,8 @@ type Files struct {
 type Source struct {
 	files Files
 	now   func() time.Time
+
+	faults atomic.Pointer[[]string] // of the last reading; nil: none
 
 	mu    sync.Mutex // held while the files are read, so that the newest wins
 	pair  pair
@@ -67,7 +72,9 @@ func New(files Files) (*Source, error) {
 		return nil, err
 	}
 	s.pair, s.roots = p, r
-	s.report(s.pair.valid(s))
+	invalid := s.pair.valid(s)
+	s.keep(invalid)
+	s.report(invalid)
 	return s, nil
 }
 
@@ -173,14 +180,63 @@ func (s *Source) read() (pair, roots) {
 		s.roots = r
 	}
 	p, r = s.pair, s.roots
+	errPair, errRoots = goingOn(errPair), goingOn(errRoots)
+	if errPair == nil {
+		errPair = p.valid(s)
+	}
+	s.keep(errPair, errRoots)
 	s.mu.Unlock()
 
 	s.report(errPair)
 	s.report(errRoots)
-	if errPair == nil {
-		s.report(p.valid(s))
-	}
 	return p, r
+}
+
+func goingOn(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w; going on with what was there before", err)
+}
+
+// keep remembers what is wrong with the files. s.mu is held.
+func (s *Source) keep(errs ...error) {
+	var texts []string
+	for _, err := range errs {
+		if err != nil {
+			texts = append(texts, err.Error())
+		}
+	}
+	s.faults.Store(&texts)
+}
+
+// Faults says what was wrong with the files when they were last read: those that
+// could not be used, for which the ones of before are in force, and a certificate
+// that is not valid now. It reads nothing and waits for nobody.
+func (s *Source) Faults() []string {
+	if texts := s.faults.Load(); texts != nil {
+		return slices.Clone(*texts)
+	}
+	return nil
+}
+
+// watchEvery is how often Watch reads the files. A mounted secret takes a minute to
+// change.
+const watchEvery = 30 * time.Second
+
+// Watch reads the files now and then, until ctx ends: connections live for weeks,
+// and Faults would tell of a file when the next one is made.
+func (s *Source) Watch(ctx context.Context) {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		_, _ = s.read()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // better refuses a new pair that is not valid now while the one in hand is.
@@ -189,7 +245,7 @@ func (s *Source) better(p pair) (pair, error) {
 		return p, nil
 	}
 	if err := p.valid(s); err != nil {
-		return s.pair, fmt.Errorf("%w; going on with the one before", err)
+		return s.pair, err
 	}
 	return p, nil
 }

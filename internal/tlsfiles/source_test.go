@@ -2,6 +2,7 @@ package tlsfiles
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -273,8 +275,8 @@ func TestBrokenRotationKeepsTheLastGoodOne(t *testing.T) {
 			cli.write(cli.files.Cert, cert)
 			cli.write(cli.files.Key, key)
 			client(t, cs, "broker")
-			if got := cli.reported(); got != "" {
-				t.Fatalf("good files were reported: %s", got)
+			if got := cli.reported(); got != "" || len(cs.Faults()) != 0 {
+				t.Fatalf("good files were reported: %s, %q", got, cs.Faults())
 			}
 			c.spoil()
 			_, shown, err := shake(t, listener, client(t, cs, "broker"))
@@ -284,10 +286,10 @@ func TestBrokenRotationKeepsTheLastGoodOne(t *testing.T) {
 			if shown[0].Subject.CommonName != "joiner" {
 				t.Errorf("the client showed %v", shown[0].Subject)
 			}
-			got := cli.reported()
-			for _, want := range c.wants {
-				if !strings.Contains(got, want) {
-					t.Errorf("reported %q, want %q in it", got, want)
+			got, faults := cli.reported(), cs.Faults()
+			for _, want := range append(c.wants, "; going on with what was there before") {
+				if !strings.Contains(got, want) || len(faults) != 1 || !strings.Contains(faults[0], want) {
+					t.Errorf("reported %q, and %q, want %q in it", got, faults, want)
 				}
 			}
 		})
@@ -345,6 +347,9 @@ func TestExpiredCertificateIsUsedAndReported(t *testing.T) {
 	if got := b.reported(); !strings.Contains(got, "expired at") || !strings.Contains(got, b.files.Cert) {
 		t.Errorf("at the start reported %q", got)
 	}
+	if got := s.Faults(); len(got) != 1 || !strings.Contains(got[0], "expired at") {
+		t.Errorf("at the start: %q", got)
+	}
 	if conf := client(t, s, "broker"); conf.GetClientCertificate == nil {
 		t.Error("nothing would be shown")
 	}
@@ -356,6 +361,33 @@ func TestExpiredCertificateIsUsedAndReported(t *testing.T) {
 	if got := b.reported(); got != "" {
 		t.Errorf("after the renewal reported %q", got)
 	}
+}
+
+// Files that no connection asks for are looked at all the same.
+func TestFilesAreWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newAuthority(t, validity{time.Now().Add(-time.Hour), time.Now().Add(time.Hour)})
+		b := newBench(t)
+		b.fill(ca, "joiner", validity{time.Now().Add(-time.Hour), time.Now().Add(time.Minute)})
+		s := b.source()
+		ctx, cancel := context.WithCancel(t.Context())
+		go s.Watch(ctx)
+		time.Sleep(45 * time.Second)
+		if got := s.Faults(); len(got) != 0 {
+			t.Errorf("%q", got)
+		}
+		time.Sleep(time.Minute)
+		if got := s.Faults(); len(got) != 1 || !strings.Contains(got[0], "expired at") {
+			t.Errorf("%q", got)
+		}
+		b.fill(ca, "joiner", validity{time.Now().Add(-time.Hour), time.Now().Add(time.Hour)})
+		time.Sleep(watchEvery)
+		synctest.Wait()
+		if got := s.Faults(); len(got) != 0 {
+			t.Errorf("%q", got)
+		}
+		cancel()
+	})
 }
 
 func TestServerWithoutAuthoritiesTrustsNobody(t *testing.T) {
