@@ -48,9 +48,19 @@ func (a *App) Ready() server.Readiness {
 	if a.checkpoints != nil {
 		r.Notes = append(r.Notes, a.checkpoints.Notes()...)
 	}
-	r.Reasons, r.Notes = oneLine(r.Reasons), oneLine(r.Notes)
+	r.Reasons, r.Notes = once(oneLine(r.Reasons)), oneLine(r.Notes)
 	r.Ready = r.Assigned && len(r.Reasons) == 0
 	return r
+}
+
+// once drops what has been said: a right may be missed by several.
+func once(texts []string) []string {
+	said := make(map[string]bool, len(texts))
+	return slices.DeleteFunc(texts, func(text string) bool {
+		again := said[text]
+		said[text] = true
+		return again
+	})
 }
 
 // fileNotes says which files of certificates are not in use as they are now, and why.

@@ -84,6 +84,12 @@ func TestDirectoryNotes(t *testing.T) {
 	}
 }
 
+func TestReasonsAreSaidOnce(t *testing.T) {
+	if got := once([]string{"a", "b", "a", "c", "b"}); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestReasonsAreOneLineEach(t *testing.T) {
 	got := oneLine([]string{errors.Join(errors.New("a"), errors.New("b")).Error(), "c"})
 	if !slices.Equal(got, []string{"a; b", "c"}) {

@@ -42,6 +42,14 @@ func (l *lease) silence() time.Duration {
 	return max(now.Sub(proven), now.Round(0).Sub(proven.Round(0)))
 }
 
+// lastProven is when the newest request was sent that proved the session; zero: none
+// has.
+func (l *lease) lastProven() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.proven
+}
+
 func (l *lease) prove(sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -91,8 +91,26 @@ func (r *rights) seen(right Right) {
 }
 
 // MissingRights returns the rights that brokers have lately said are missing,
-// in order.
-func (c *Clients) MissingRights() []Right { return c.rights.lately() }
+// in order. A heartbeat that was answered with success since shows that the group
+// may be read: nobody else says so, and the pod would go on to be unready for the
+// rest of the time that a refusal counts.
+func (c *Clients) MissingRights() []Right {
+	c.rights.seenAt(readGroup(c.opts.GroupID), c.lease.lastProven())
+	return c.rights.lately()
+}
+
+// seenAt says that the right was there at that time.
+func (r *rights) seenAt(right Right, at time.Time) {
+	if !r.any.Load() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if missed, ok := r.missing[right]; ok && at.After(missed) {
+		delete(r.missing, right)
+		r.any.Store(len(r.missing) > 0)
+	}
+}
 
 // lately forgets what nobody has missed for a while: rights such as Create are
 // asked for once, and nobody says later that they are there.

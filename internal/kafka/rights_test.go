@@ -46,4 +46,27 @@ func TestRightsAreForgotten(t *testing.T) {
 	_ = r.missed(create, sarama.ErrTopicAuthorizationFailed)
 	now = now.Add(rightCounts)
 	expect(false)
+
+	_ = r.missed(group, sarama.ErrGroupAuthorizationFailed)
+	r.seenAt(group, now) // before it was missed, or at once
+	expect(true, group)
+	r.seenAt(read, now.Add(1))
+	expect(true, group)
+	r.seenAt(group, now.Add(1))
+	expect(false)
+}
+
+// A session that is proven after the group might not be read is the word that it may
+// be again.
+func TestHeartbeatsShowThatTheGroupMayBeRead(t *testing.T) {
+	c := &Clients{opts: Options{GroupID: "joiner"}, lease: newLease(), rights: newRights(Options{}, newSampler(zap.NewNop()))}
+	c.lease.prove(time.Now())
+	_ = c.rights.missed(readGroup("joiner"), sarama.ErrGroupAuthorizationFailed)
+	if got := c.MissingRights(); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+	c.lease.prove(time.Now().Add(time.Millisecond))
+	if got := c.MissingRights(); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
 }

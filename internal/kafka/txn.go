@@ -74,6 +74,8 @@ func (x *Transactions) Init(ctx context.Context) (Producer, error) {
 // nothing goes out any more. It returns err.
 func (x *Transactions) missed(err error) error {
 	switch {
+	case err == nil:
+		x.c.rights.seen(writeTxn(x.id)) // each of these requests needs it
 	case errors.Is(err, sarama.ErrTransactionalIDAuthorizationFailed):
 		return x.c.rights.missed(writeTxn(x.id), err)
 	case errors.Is(err, sarama.ErrGroupAuthorizationFailed):

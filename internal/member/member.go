@@ -103,6 +103,10 @@ func New(o Options) *Member {
 const (
 	backoffFirst   = 100 * time.Millisecond
 	backoffLongest = 5 * time.Second
+	// backoffRefused is the longest for a member that may not read its group: whoever
+	// gives the right looks on, and the coordinator is looked for ten times a second
+	// in between as it is.
+	backoffRefused = time.Second
 	steady         = 10 * time.Second // a session that lasted this long resets the pace
 )
 
@@ -166,8 +170,11 @@ const longestFenced = 30 * time.Second
 func (p *pace) after(err error, lasted time.Duration) time.Duration {
 	longest := backoffLongest
 	fenced := errors.Is(err, sarama.ErrFencedInstancedId)
-	if fenced {
+	switch {
+	case fenced:
 		longest = max(longest, min(p.session, longestFenced))
+	case errors.Is(err, sarama.ErrGroupAuthorizationFailed):
+		longest = backoffRefused
 	}
 	if err == nil || lasted > steady || p.next == 0 {
 		p.next = backoffFirst

@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -305,6 +306,20 @@ func TestSessionsEndEndsAnOpenClaim(t *testing.T) {
 			t.Errorf("happened: %q, want two feeds removed and one commit", got)
 		}
 	})
+}
+
+// Who may not read the group tries again within a second, whoever else waits longer.
+func TestPaceOfAMissingRight(t *testing.T) {
+	p := pace{session: time.Minute}
+	var got []time.Duration
+	for range 6 {
+		got = append(got, p.after(fmt.Errorf("joining: %w", sarama.ErrGroupAuthorizationFailed), time.Second))
+	}
+	got = append(got, p.after(errors.New("broken"), time.Second), p.after(errors.New("broken"), time.Second))
+	ms := time.Millisecond
+	if want := []time.Duration{100 * ms, 200 * ms, 400 * ms, 800 * ms, 1000 * ms, 1000 * ms, 1000 * ms, 2000 * ms}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
 }
 
 func TestRunBacksOffFromConsumeErrors(t *testing.T) {
