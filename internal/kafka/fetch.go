@@ -29,7 +29,7 @@ type chunk struct {
 // parse makes c of a fetch at position; its records, spill and codec are set.
 // Under read committed, records of aborted transactions are left out; control
 // records (transaction markers) always are. Keys, values and headers alias the
-// response. After an error c is right up to c.next.
+// response. After an error c.next is behind the last record that could be read.
 func (c *chunk) parse(p *block, position int64, committed bool) error {
 	c.next, c.high, c.end = position, p.HighWatermark, p.HighWatermark
 	if committed {

@@ -33,6 +33,7 @@ type source struct {
 
 	// Its goroutine's own.
 	round  []*Feed // a copy of feeds
+	first  int     // where it begins
 	asked  []*Feed // those in the request
 	told   map[partition]*block
 	unsure []*Feed // those that are due and whose topic is to be looked at first
@@ -84,11 +85,15 @@ func (s *source) copyFeeds() bool {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	clear(s.round)
-	s.round = append(s.round[:0], s.feeds...)
-	if s.f.closed || len(s.round) == 0 {
+	if s.f.closed || len(s.feeds) == 0 {
 		delete(s.f.sources, s.id)
 		return false
 	}
+	// Each round begins with another: a broker fills a response in the order of the
+	// request (KIP-74), and the last ones would get nothing while there is much for
+	// the first.
+	s.first = (s.first + 1) % len(s.feeds)
+	s.round = append(append(s.round[:0], s.feeds[s.first:]...), s.feeds[:s.first]...)
 	return true
 }
 

@@ -865,6 +865,39 @@ func TestFeedBringsWhatCameBeforeABrokenRecordOnce(t *testing.T) {
 	}
 }
 
+// A broker fills a response in the order of the request: each partition is the
+// first in its turn.
+func TestEachPartitionIsAskedForFirst(t *testing.T) {
+	f := offline(true)
+	defer f.cancel()
+	s := newSource(f, 1)
+	for id := range int32(3) {
+		fd := f.newFeed(partition{"t", id}, 0, newFetched(t, 0))
+		s.feeds = append(s.feeds, fd)
+	}
+	first := map[int32]int{}
+	for range 6 {
+		if !s.copyFeeds() || len(s.round) != 3 {
+			t.Fatalf("a round of %d", len(s.round))
+		}
+		seen := map[int32]bool{}
+		for _, fd := range s.round {
+			seen[fd.id] = true
+		}
+		if len(seen) != 3 {
+			t.Fatalf("of three partitions %v are in the round", seen)
+		}
+		first[s.round[0].id]++
+	}
+	if first[0] != 2 || first[1] != 2 || first[2] != 2 {
+		t.Errorf("how often each was first: %v", first)
+	}
+	s.feeds = s.feeds[:1] // two have left
+	if !s.copyFeeds() || len(s.round) != 1 {
+		t.Errorf("a round of %d", len(s.round))
+	}
+}
+
 // What does not fit is asked for with more room, and the next with the usual.
 func TestFeedMakesRoom(t *testing.T) {
 	f := offline(true)

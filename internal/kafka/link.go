@@ -3,6 +3,7 @@ package kafka
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -71,7 +72,12 @@ func (l *link) open() error {
 		return err
 	}
 	l.conn = conn
+	l.in.Reset(steady{l})
 	if err := l.learn(); err != nil {
+		// Without its versions nothing can be asked, and what has refused to tell
+		// them may do so the next time.
+		_ = conn.Close()
+		l.conn = nil
 		return fmt.Errorf("asking broker %s for its versions: %w", l.addr, err)
 	}
 	return nil
@@ -109,7 +115,7 @@ func (s steady) Read(b []byte) (int, error) {
 
 // ask sends a request, of the version that it has or of the broker's newest
 // where that is older, and reads its answer, which keeps the bytes that it came
-// in. After an error the link can only be closed.
+// in. After an error that is no broker's answer the link can only be closed.
 func (l *link) ask(req kmsg.Request, resp kmsg.Response) error {
 	if err := l.open(); err != nil {
 		return err
@@ -306,10 +312,12 @@ type links struct {
 
 // turn is a connection for one at a time.
 type turn struct {
-	mu   sync.Mutex // held for a request
-	link *link      // nil: none yet
+	held chan struct{} // holds an element while somebody has the connection
+	link *link         // its holder's; nil: none yet
 
-	dialer *conns // the connection's; guarded by links.mu
+	// Guarded by links.mu.
+	dialer *conns // the connection's
+	broken uint64 // how often it has failed
 }
 
 // idleLink is how long a connection may have been idle to be used again:
@@ -321,34 +329,62 @@ func newLinks(o Options, patience time.Duration) *links {
 	return &links{opts: o, patience: patience, byAddr: make(map[string]*turn)}
 }
 
-// fetch asks the broker at addr.
-func (ls *links) fetch(addr string, req *kmsg.FetchRequest) (*kmsg.FetchResponse, error) {
-	t := ls.turn(addr)
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// fetch asks the broker at addr. Where the connection fails for somebody, whoever
+// has been waiting for it hears so, and does not wait for the same broker again:
+// it may lead their partitions no more. What waits with a ctx that ends asks
+// nobody.
+func (ls *links) fetch(ctx context.Context, addr string, req *kmsg.FetchRequest) (*kmsg.FetchResponse, error) {
+	t, broken := ls.turn(addr)
+	select {
+	case t.held <- struct{}{}:
+		defer func() { <-t.held }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if ls.failures(t) != broken {
+		return nil, &linkFault{fmt.Errorf("broker %s: %w", addr, sarama.ErrNotConnected)}
+	}
 	if err := ls.connect(addr, t); err != nil {
-		return nil, err
+		return nil, &linkFault{err}
 	}
 	resp, err := t.link.fetch(req)
 	if err != nil && !answered(err) {
 		t.hangUp()
+		ls.mu.Lock()
+		t.broken++
+		ls.mu.Unlock()
+		err = &linkFault{err}
 	}
 	return resp, err
 }
 
-func (ls *links) turn(addr string) *turn {
+// linkFault is a fault of a connection of links, and of no client's.
+type linkFault struct{ error }
+
+func (f *linkFault) Unwrap() error { return f.error }
+
+func (ls *links) turn(addr string) (t *turn, broken uint64) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	t := ls.byAddr[addr]
+	t = ls.byAddr[addr]
 	if t == nil {
-		t = &turn{}
+		t = &turn{held: make(chan struct{}, 1)}
 		ls.byAddr[addr] = t
 	}
-	return t
+	return t, t.broken
 }
 
-// connect opens the turn's connection where there is none or it is too old. Its
-// holder calls it.
+func (ls *links) failures(t *turn) uint64 {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return t.broken
+}
+
+// connect makes a connection, which is opened with the first request, where there
+// is none or it is too old. The turn's holder calls it.
 func (ls *links) connect(addr string, t *turn) error {
 	now := time.Now()
 	if t.link != nil && now.Sub(t.link.used) < idleLink && !t.link.overdue(now) {

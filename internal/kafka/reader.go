@@ -14,9 +14,10 @@ import (
 	"joiner/internal/record"
 )
 
-// Reader reads partitions without a claim, from their leaders, on the Log
-// client. It may be used from many goroutines at once; partitions of one leader
-// share a connection and take turns.
+// Reader reads partitions without a claim, from their leaders, over connections
+// of its own; what it asks of logs' bounds goes through the Log client. It may be
+// used from many goroutines at once; partitions of one leader share a connection
+// and take turns.
 type Reader struct {
 	client    sarama.Client
 	links     *links
@@ -308,7 +309,7 @@ func (s *scan) fetch(ctx context.Context) (*block, error) {
 		req := newFetch(level, bytes)
 		req.MinBytes = 1
 		addPartition(req, p, position, bytes, epoch)
-		resp, err := s.links.fetch(b.Addr(), req)
+		resp, err := s.links.fetch(ctx, b.Addr(), req)
 		if err != nil {
 			return nil, err
 		}
@@ -339,7 +340,8 @@ func atLeader[T any](ctx context.Context, r *Reader, p partition, f func(b *sara
 		if err == nil || errors.Is(err, sarama.ErrOffsetOutOfRange) {
 			return v, err
 		}
-		if !answered(err) {
+		var link *linkFault
+		if !answered(err) && !errors.As(err, &link) {
 			_ = leader.Close() // sarama keeps one that timed out
 		}
 		_ = r.client.RefreshMetadata(p.topic)
