@@ -1,8 +1,10 @@
 package task
 
 import (
+	"cmp"
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"joiner/internal/enrich"
@@ -95,14 +97,31 @@ func (t *Task) Newest(symbol []byte) Answer {
 // noQuestion is an event time that no tick is behind of.
 const noQuestion = record.Millis(math.MaxInt64)
 
-// takeLookups adds questions to those that the merge looks at.
+// takeLookups adds questions to those that the merge looks at, which are in the
+// order of their event times.
 func (t *Task) takeLookups(questions []*lookup) {
+	if len(questions) == 0 {
+		return
+	}
 	m := &t.merge
 	m.lookups = append(m.lookups, questions...)
-	for _, l := range questions {
-		m.soonest = min(m.soonest, l.q.At)
-	}
+	slices.SortStableFunc(m.lookups, func(a, b *lookup) int { return cmp.Compare(a.q.At, b.q.At) })
+	m.soonest = m.lookups[0].q.At
 }
+
+// keepLookups notes which questions are left; answered is how many are not.
+func (t *Task) keepLookups(left []*lookup, answered int) {
+	m := &t.merge
+	m.lookups, m.soonest = left, noQuestion
+	if len(left) > 0 {
+		m.soonest = left[0].q.At
+	}
+	t.forgetLookups(answered)
+}
+
+// sweep is how often all questions are looked at while ticks come: those whose
+// asker has gone are among them.
+const sweep = record.Millis(10)
 
 // serveLookups answers those whose moment has come and forgets those that
 // nobody waits for.
@@ -116,13 +135,17 @@ func (t *Task) serveLookups() {
 		t.refill(record.Market)
 	}
 	t.decodeTick(b)
+	now := t.clock()
+	if !b.empty() && now-m.swept < sweep {
+		t.servePassed(b)
+		return
+	}
+	m.swept = now
 	market, covered := enrich.Input{State: enrich.HasHead, Head: b.head.time, HeadBad: b.head.bad != nil}, uint64(0)
 	if b.empty() {
 		market, covered = t.marketEnd(m.lookups)
 	}
-	now := t.clock()
 	left := m.lookups[:0]
-	m.soonest = noQuestion
 	for _, l := range m.lookups {
 		switch {
 		case l.ctx.Err() != nil:
@@ -131,12 +154,36 @@ func (t *Task) serveLookups() {
 			l.done(t.answer(l.q, b.empty() || t.upToTarget()))
 		default:
 			left = append(left, l)
-			m.soonest = min(m.soonest, l.q.At)
 		}
 	}
-	t.forgetLookups(len(m.lookups) - len(left))
-	clear(m.lookups[len(left):])
-	m.lookups = left
+	answered := m.lookups[len(left):]
+	n := len(answered)
+	clear(answered)
+	t.keepLookups(left, n)
+}
+
+// servePassed answers the questions that the next tick is behind of. With many
+// that wait for later ones, to look at all of them for each tick would be most of
+// the merge's work.
+func (t *Task) servePassed(b *batch) {
+	if b.head.bad != nil {
+		return // taken at once, whatever its time
+	}
+	m := &t.merge
+	n := 0
+	for n < len(m.lookups) && m.lookups[n].q.At < b.head.time {
+		n++
+	}
+	caughtUp := n > 0 && t.upToTarget()
+	for _, l := range m.lookups[:n] {
+		if l.ctx.Err() != nil {
+			l.done(Answer{Outcome: Unanswered})
+			continue
+		}
+		l.done(t.answer(l.q, caughtUp))
+	}
+	clear(m.lookups[:n])
+	t.keepLookups(m.lookups[n:], n)
 }
 
 // due reports whether a notification of the question's event time would be

@@ -251,6 +251,51 @@ func TestLookupsAreAnsweredBetweenTicks(t *testing.T) {
 	}
 }
 
+// looked counts how often a question is looked at.
+type looked struct {
+	context.Context
+	times *int
+}
+
+func (l looked) Err() error {
+	*l.times++
+	return l.Context.Err()
+}
+
+// Each tick concerns the questions that it is behind of, and not all that wait.
+func TestManyLookupsCostWhatTheyAre(t *testing.T) {
+	const n = 2000
+	run(t, func(o *Options) {
+		o.MaxIdle = time.Hour
+		o.Mine[record.Notification] = false
+	}, func(t *testing.T, w *world) {
+		w.start(-1, -1)
+		w.tick("BBCA", "1", 1)
+		times, answered := 0, 0
+		ctx := looked{t.Context(), &times}
+		for i := range n {
+			at := record.Millis(10 * (n - i))
+			w.task.Lookup(ctx, Query{Symbol: "BBCA", Partition: 3, At: at}, func(a Answer) {
+				answered++
+				// The tick of the question's time has come, the one behind it has not.
+				if want := fmt.Sprint(int64(at)); a.Outcome != Found || !a.AsOf || a.Price.Text != want {
+					t.Errorf("at %d: %+v", at, a)
+				}
+			})
+		}
+		synctest.Wait()
+		times = 0
+		ticks := make([]record.Record, 0, n+1)
+		for i := 1; i <= n+1; i++ {
+			ticks = append(ticks, w.put(record.Market, "BBCA", fmt.Sprintf(`{"price":%d}`, 10*i), record.Millis(10*i)))
+		}
+		w.offer(record.Market, ticks...)
+		if answered != n || times > 4*n {
+			t.Errorf("%d of %d are answered, and were looked at %d times", answered, n, times)
+		}
+	})
+}
+
 // A bad tick lets look-ups pass although the ledger is full: tasks whose places
 // all ask each other would else stand still together.
 func TestABadTickDoesNotHoldUpLookupsWhenTheLedgerIsFull(t *testing.T) {

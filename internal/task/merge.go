@@ -39,8 +39,9 @@ type mergeState struct {
 	lines   map[string]*line // symbols with places that are not sent yet
 	waiting waitList         // places with a clock, in the order of their deadlines
 	asks    []*place         // places that ask again later
-	lookups []*lookup        // other tasks' questions
-	soonest record.Millis    // the earliest event time among them; noQuestion: there is none
+	lookups []*lookup        // other tasks' questions, by event time
+	soonest record.Millis    // that of the first; noQuestion: there is none
+	swept   record.Millis    // when all of them were looked at
 
 	until   record.Millis // when the merge wants to look again; 0 never
 	stepped bool
