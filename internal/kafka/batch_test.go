@@ -191,7 +191,7 @@ func TestBatchDoesNotAllocate(t *testing.T) {
 		b.add(i, []byte("key"), []byte("value"))
 	}
 	p := newBlock(50, 50, b)
-	c := chunk{records: make([]record.Record, 0, 50), codec: kgo.DefaultDecompressor()}
+	c := chunk{records: make([]record.Record, 0, 50), codec: newDecompressor(maxBatchBytes)}
 	allocs := testing.AllocsPerRun(100, func() {
 		c.records = c.records[:0]
 		if err := c.parse(p, 0, true); err != nil || len(c.records) != 50 {
@@ -248,7 +248,7 @@ func BenchmarkBatch(b *testing.B) {
 		one.add(i, []byte("SYM1234"), value)
 	}
 	p := newBlock(500, 500, one)
-	c := chunk{records: make([]record.Record, 0, 500), codec: kgo.DefaultDecompressor()}
+	c := chunk{records: make([]record.Record, 0, 500), codec: newDecompressor(maxBatchBytes)}
 	b.SetBytes(int64(len(p.RecordBatches)))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -258,4 +258,30 @@ func BenchmarkBatch(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*500), "ns/record")
+}
+
+// A batch that would be too large without its compression stops its partition and
+// is named, and takes no more memory than that.
+func TestBatchesThatGrow(t *testing.T) {
+	const most = 1 << 20
+	for codec := kgo.CodecGzip; codec <= kgo.CodecZstd; codec++ {
+		for _, size := range []int{most - 1000, most, 8 * most} {
+			b := newLogged(4, 1).add(0, nil, make([]byte, size))
+			b.Attributes = int16(codec)
+			c := chunk{codec: newDecompressor(most)}
+			err := c.parse(newBlock(5, 5, newLogged(3, 1).add(0, nil, []byte("good")), b), 3, true)
+			if size < most {
+				if err != nil || len(c.records) != 2 || c.next != 5 {
+					t.Errorf("codec %d, %d bytes: %d records, next %d, error %v", codec, size, len(c.records), c.next, err)
+				}
+				continue
+			}
+			if codec == kgo.CodecSnappy {
+				continue // bounded by its own ratio
+			}
+			if !errors.Is(err, errTooLarge) || !errors.Is(err, errBatch) || len(c.records) != 1 || c.next != 4 {
+				t.Errorf("codec %d, %d bytes: %d records, next %d, error %v", codec, size, len(c.records), c.next, err)
+			}
+		}
+	}
 }

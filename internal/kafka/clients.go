@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
 )
 
@@ -106,7 +105,7 @@ func (c *Clients) open() error {
 	c.group = newGroupClient(c.Fetch, c.Coordinator, group, c.faults, c.rights, c.beat)
 	c.Ends = newEnds(c.Admin, isolation(c.opts.ReadCommitted), c.faults, c.rights)
 	c.Reader = &Reader{
-		client: c.Log, links: newLinks(c.opts, c.Log.Config().Net.ReadTimeout), codec: kgo.DefaultDecompressor(),
+		client: c.Log, links: newLinks(c.opts, c.Log.Config().Net.ReadTimeout), codec: newDecompressor(maxBatchBytes),
 		committed: c.opts.ReadCommitted, faults: c.faults, rights: c.rights,
 	}
 	c.Facts = &Facts{client: c.Admin, faults: c.faults, rights: c.rights, log: c.opts.Log}

@@ -187,7 +187,7 @@ func newBlock(high, stable int64, batches ...*logged) *block {
 }
 
 func parse(p *block, position int64, committed bool) (chunk, error) {
-	c := chunk{codec: kgo.DefaultDecompressor()}
+	c := chunk{codec: newDecompressor(maxBatchBytes)}
 	err := c.parse(p, position, committed)
 	return c, err
 }

@@ -153,7 +153,7 @@ func (c *Clients) NewFetcher(o FetcherOptions) *Fetcher {
 		clients:     c.opts,
 		o:           o.withDefaults(c.opts),
 		isolation:   isolation(c.opts.ReadCommitted),
-		codec:       kgo.DefaultDecompressor(),
+		codec:       newDecompressor(maxBatchBytes),
 		faults:      c.faults,
 		rights:      c.rights,
 		readTimeout: fetchReadTimeout(c.opts),

@@ -734,7 +734,7 @@ func TestFetcherIsThrottled(t *testing.T) {
 func offline(committed bool) *Fetcher {
 	o := Options{}.withDefaults()
 	f := &Fetcher{
-		isolation: isolation(committed), codec: kgo.DefaultDecompressor(), o: FetcherOptions{}.withDefaults(o), feeds: map[partition]*Feed{},
+		isolation: isolation(committed), codec: newDecompressor(maxBatchBytes), o: FetcherOptions{}.withDefaults(o), feeds: map[partition]*Feed{},
 		rights: newRights(o, newSampler(o.Log)),
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
