@@ -95,7 +95,11 @@ func judgeCompactionLag(j *judgement) []Finding {
 	if err := j.facts.CommittedErr; err != nil {
 		findings = append(findings, unseen(topic, "Describe", "group "+j.Kafka.GroupID, err))
 	}
-	worst := longest(j.lags(parts))
+	lags := j.lags(parts)
+	if len(lags) > 0 {
+		findings = append(findings, undated(topic, parts)...)
+	}
+	worst := longest(lags)
 	findings = append(findings, j.judgeMinCompactionLag(topic, s, worst)...)
 	return append(findings, j.judgeTombstones(topic, s, worst)...)
 }
@@ -153,8 +157,16 @@ func judgeMarketOrder(j *judgement) []Finding {
 			symbol = parts[i].Sample.Disordered
 		}
 	}
-	if late == 0 {
-		return append(findings, ok(topic, "%s sampled, none out of order", count(records, "tick")))
+	_, bad, _ := badOf(parts)
+	switch {
+	case records == 0 && len(findings) > 0:
+		return findings
+	case records == 0:
+		return []Finding{ok(topic, "no record to judge by yet")}
+	case bad == records:
+		return append(findings, notSeen(topic, "see records", "could not be looked at: none of %d sampled ticks has a symbol and an event time to judge by", records))
+	case late == 0:
+		return append(findings, ok(topic, "%s sampled, none out of order", count(records-bad, "tick")))
 	}
 	s, hidden := j.settings(topic)
 	if hidden == nil && s.lacking(cleanupPolicy) != nil {
@@ -281,6 +293,9 @@ func (j *judgement) judgeRetentionOf(side record.Side) []Finding {
 	}
 	lags := j.lags(parts)
 	keeps, timed := s.millis(retentionMs)
+	if timed && len(lags) > 0 && keeps != unlimited {
+		findings = append(findings, undated(topic, parts)...)
+	}
 	if timed {
 		findings = append(findings, nearRetention(topic, longest(lags), keeps)...)
 	}

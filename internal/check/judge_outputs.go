@@ -31,6 +31,7 @@ func (a age) why() string {
 
 func (j *judgement) ageOf(side record.Side) (a age, hidden []Finding) {
 	parts, hidden := j.partitions(side)
+	hidden = append(hidden, undated(j.Inputs[side].Topic, parts)...)
 	for _, p := range parts {
 		if p.Next != record.NoTimestamp {
 			a.waiting = max(a.waiting, j.facts.Now.Sub(p.Next.Time()))

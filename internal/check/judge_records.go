@@ -95,6 +95,8 @@ func judgePlacement(j *judgement) []Finding {
 			return []Finding{ok(input.Topic, "not judged (custom); %s would explain %s of %d sampled %ss", facts.Keys.Name, percent(facts.Keys.Share), facts.Keys.Seen, what)}
 		case input.Partitioner == placement.Custom:
 			return []Finding{ok(input.Topic, "not judged (custom)")}
+		case keyed == 0:
+			return []Finding{j.nothingPlaced(side, records)}
 		case misplaced == 0:
 			return []Finding{ok(input.Topic, "%s sampled, all where %s puts them", count(keyed, what), input.Partitioner)}
 		}
@@ -111,6 +113,24 @@ func judgePlacement(j *judgement) []Finding {
 		likely, remedy := j.likely(side)
 		return []Finding{say(input.Topic, remedy, "%d of %d sampled records lie where %s would not put their %ss: %s; %s", misplaced, keyed, input.Partitioner, what, price, likely)}
 	})
+}
+
+// nothingPlaced is the finding where no sampled record has what its place, or its
+// part of the work, is judged by.
+func (j *judgement) nothingPlaced(side record.Side, records int) Finding {
+	input := j.Inputs[side]
+	remedy := "see records"
+	if !input.BySymbol {
+		remedy = fmt.Sprintf("have the producers give records their symbol as key; see records, too; where they are placed by something else, set %s: custom", partitionerKey(side))
+	}
+	return notSeen(input.Topic, remedy, "could not be looked at: none of %d sampled records has a %s to judge by", records, input.placed())
+}
+
+func partitionerKey(side record.Side) string {
+	if side == record.Notification {
+		return "topics.notifications_partitioner"
+	}
+	return "topics.market_updates_partitioner"
 }
 
 // grown tells whether a growth of the topic is what explains where keys lie, and
@@ -130,10 +150,7 @@ func (i Input) placed() string {
 
 // likely says who places keys otherwise, and what to do.
 func (j *judgement) likely(side record.Side) (who, remedy string) {
-	facts, key := j.facts.Inputs[side], "topics.market_updates_partitioner"
-	if side == record.Notification {
-		key = "topics.notifications_partitioner"
-	}
+	facts, key := j.facts.Inputs[side], partitionerKey(side)
 	all, some := facts.Keys, facts.Misplaced
 	what, by := j.Inputs[side].placed(), j.Inputs[side].Partitioner
 	switch {
@@ -176,16 +193,22 @@ const (
 
 func judgeHotKeys(j *judgement) []Finding {
 	return j.eachSide(func(side record.Side, parts []PartitionFacts, records int) []Finding {
-		topic := j.Inputs[side].Topic
+		input := j.Inputs[side]
+		topic, what := input.Topic, input.placed()
 		if records < hotRecords {
 			return []Finding{ok(topic, "%s: too few for a share", count(records, "record"))}
 		}
 		key, share, partition := hottest(parts)
-		if share <= hotShare {
-			return []Finding{ok(topic, "the hottest key is %s of the records", percent(share))}
+		switch {
+		case key == "" && input.Partitioner == placement.Custom && !input.BySymbol:
+			return []Finding{ok(topic, "none of %d sampled records has a key, which would bind it to a partition", records)}
+		case key == "":
+			return []Finding{j.nothingPlaced(side, records)}
+		case share <= hotShare:
+			return []Finding{ok(topic, "the hottest %s is %s of the records", what, percent(share))}
 		}
-		return []Finding{warn(topic, "expect one pod to carry it whole: size pods for that partition, split the key at its producer, or give it a partition of its own (topics.reserved)",
-			"key %.64q is about %s of the records, all in partition %d", key, percent(share), partition)}
+		return []Finding{warn(topic, "expect one pod to carry it whole: size pods for that partition, split it at its producer, or give it a partition of its own (topics.reserved)",
+			"%s %.64q is about %s of the records, all in partition %d", what, key, percent(share), partition)}
 	})
 }
 
@@ -247,17 +270,18 @@ func ahead(d time.Duration) string {
 }
 
 func judgeClockSkew(j *judgement) []Finding {
-	return j.eachSide(func(side record.Side, parts []PartitionFacts, _ int) []Finding {
+	return j.eachSide(func(side record.Side, parts []PartitionFacts, records int) []Finding {
 		topic := j.Inputs[side].Topic
 		var own, event time.Duration
 		var owns, events string // where those lie
-		early := false
+		early, dated := false, false
 		for i := range parts {
 			s := &parts[i].Sample
 			if s.Newest != record.NoTimestamp {
 				own, owns = later(own, owns, s.Newest, &parts[i])
 			}
 			if s.Event != record.NoTimestamp {
+				dated = true
 				event, events = later(event, events, s.Event, &parts[i])
 				early = early || s.EventOldest.Time().Year() < 1990 && s.Newest.Time().Year() >= 2000
 			}
@@ -271,6 +295,28 @@ func judgeClockSkew(j *judgement) []Finding {
 		case early:
 			return []Finding{warn(topic, "correct the event_time_unit, or the producers", "there are event times before 1990 in records of today: their unit is probably another one")}
 		}
+		findings := undated(topic, parts)
+		if !dated {
+			findings = append(findings, notSeen(topic, "see records", "could not be looked at: none of %d sampled records has an event time to judge by", records))
+		}
+		if len(findings) > 0 {
+			return findings
+		}
 		return []Finding{ok(topic, "no timestamp is ahead of this machine's clock by more than %s", span(skewed))}
 	})
+}
+
+// undated is the finding where records were sampled and none has a timestamp.
+func undated(topic string, parts []PartitionFacts) []Finding {
+	records := 0
+	for i := range parts {
+		if parts[i].Sample.Newest != record.NoTimestamp {
+			return nil
+		}
+		records += parts[i].Sample.Records
+	}
+	if records == 0 {
+		return nil
+	}
+	return []Finding{notSeen(topic, "have the producers write timestamps, as all do since Kafka 0.10", "could not be looked at: none of %d sampled records has a timestamp to judge by", records)}
 }

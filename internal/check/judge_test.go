@@ -789,6 +789,32 @@ func TestJudge(t *testing.T) {
 			one(record.Notification, func(p *PartitionFacts) { p.Sample.Keys = []hot.Key{{Name: "GOTO", Count: 600}} }),
 			[]wantFinding{{"hot_keys", Warning, "notifications", `key "GOTO" is about 10% of the records, all in partition 2`, "topics.reserved"}},
 		},
+		"notifications without keys": {
+			each(record.Notification, keyless),
+			[]wantFinding{
+				{"key_placement", Warning, "notifications", "none of 6000 sampled records has a key to judge by", "set topics.notifications_partitioner: custom"},
+				{"hot_keys", Warning, "notifications", "none of 6000 sampled records has a key to judge by", "symbol as key"},
+			},
+		},
+		"ticks without keys that anything may have placed": {
+			all(each(record.Market, keyless), func(o *Options, _ *Facts) { o.Inputs[record.Market].Partitioner = placement.Custom }),
+			nil,
+		},
+		"ticks whose symbols cannot be read": {
+			all(each(record.Market, keyless), each(record.Market, bad), func(o *Options, _ *Facts) { o.Inputs[record.Market].BySymbol = true }),
+			[]wantFinding{
+				{"records", Failure, "market-updates", "6000 of 6000 sampled records cannot be joined: missing_symbol", "market.symbol"},
+				{"market_order", Warning, "market-updates", "none of 6000 sampled ticks has a symbol and an event time", "see records"},
+				{"key_placement", Warning, "market-updates", "none of 6000 sampled records has a symbol to judge by", "see records"},
+				{"hot_keys", Warning, "market-updates", "none of 6000 sampled records has a symbol to judge by", "see records"},
+			},
+		},
+		"one tick with a key": {
+			all(each(record.Market, keyless), one(record.Market, func(p *PartitionFacts) {
+				p.Sample.Keyless, p.Sample.Keys = p.Sample.Records-1, []hot.Key{{Name: "GOTO", Count: 1}}
+			})),
+			nil,
+		},
 		"clocks ahead": {
 			each(record.Market, func(p *PartitionFacts) { p.Sample.Newest = record.MillisOf(noon.Add(30 * time.Second)) }),
 			[]wantFinding{{"clock_skew", Warning, "market-updates", "30s ahead", "NTP"}},

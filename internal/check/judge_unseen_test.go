@@ -142,6 +142,39 @@ func TestUnseen(t *testing.T) {
 				"records": {noteTopic}, "key_placement": {noteTopic}, "hot_keys": {noteTopic}, "clock_skew": {noteTopic}, "replicas": {every},
 			},
 		},
+		"notifications without keys": {
+			nil, each(record.Notification, keyless),
+			hides{"key_placement": {noteTopic}, "hot_keys": {noteTopic}},
+		},
+		"ticks without keys": {
+			nil, each(record.Market, keyless),
+			hides{"key_placement": {marketTopic}, "hot_keys": {marketTopic}},
+		},
+		"ticks whose symbols cannot be read, nor when they were": {
+			func(o *Options, f *Facts) {
+				o.Inputs[record.Market].BySymbol = true
+				each(record.Market, bad)(o, f)
+			},
+			each(record.Market, func(p *PartitionFacts) {
+				keyless(p)
+				p.Sample.Event, p.Sample.EventOldest = record.NoTimestamp, record.NoTimestamp
+			}),
+			hides{"market_order": {every}, "key_placement": {marketTopic}, "hot_keys": {marketTopic}, "clock_skew": {marketTopic}},
+		},
+		"notifications without timestamps": {
+			nil, each(record.Notification, timeless),
+			hides{
+				"retention": {noteTopic}, "output_retention": {every}, "output_timestamp_limits": {every}, "clock_skew": {noteTopic},
+			},
+		},
+		"ticks without timestamps": {
+			func(_ *Options, f *Facts) { f.Settings[marketTopic].Values[cleanupPolicy] = "compact,delete" },
+			each(record.Market, timeless),
+			hides{
+				"market_compaction_lag": {every}, "retention": {marketTopic}, "output_timestamp_limits": {marketTopic, deadTopic},
+				"clock_skew": {marketTopic},
+			},
+		},
 		"a broker whose certificate was not seen": {
 			nil,
 			func(o *Options, f *Facts) {
@@ -186,6 +219,19 @@ func TestUnseen(t *testing.T) {
 			t.Errorf("no such check: %s", id)
 		}
 	}
+}
+
+// keyless: all records are sampled and none can be placed.
+func keyless(p *PartitionFacts) { p.Sample.Keyless, p.Sample.Keys = p.Sample.Records, nil }
+
+// bad: none can be joined.
+func bad(p *PartitionFacts) {
+	p.Sample.Bad = map[record.Kind]int{record.MissingSymbol: p.Sample.Records}
+	p.Sample.BadDetail = map[record.Kind]string{record.MissingSymbol: "of a test"}
+}
+
+func timeless(p *PartitionFacts) {
+	p.Next, p.Sample.Oldest, p.Sample.Newest = record.NoTimestamp, record.NoTimestamp, record.NoTimestamp
 }
 
 func unreadable(err error) func(*PartitionFacts) {

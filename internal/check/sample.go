@@ -265,17 +265,17 @@ func (s *sampler) one(r *record.Record) {
 	s.s.Bytes += int64(n)
 	s.s.Largest = max(s.s.Largest, n)
 	s.timestamp(r.Timestamp)
-	if len(r.Key) > 0 {
-		s.keys.Add(r.Key[:min(len(r.Key), maxKey)])
-	}
 	symbol, at, bad := s.input.Decode(r)
-	switch {
-	case !s.input.BySymbol:
-		s.place(r.Key)
-	case bad != nil: // it is not looked for
-		s.place(nil)
-	default:
-		s.place(symbol)
+	key := r.Key
+	if s.input.BySymbol {
+		key = symbol
+		if bad != nil { // it is not looked for
+			key = nil
+		}
+	}
+	s.place(key)
+	if len(key) > 0 {
+		s.keys.Add(key[:min(len(key), maxKey)])
 	}
 	if bad != nil {
 		s.bad(r.Offset, bad)

@@ -248,3 +248,28 @@ func TestSamplerCutsKeys(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+// Where ticks are placed by their symbols, those are what is hot.
+func TestSamplerCountsSymbols(t *testing.T) {
+	o := healthyOptions(t)
+	input := &o.Inputs[record.Market]
+	input.BySymbol = true
+	input.Decode = func(r *record.Record) ([]byte, record.Millis, *enrich.Bad) {
+		if r.Value == nil {
+			return []byte("half"), 0, &enrich.Bad{Kind: record.InvalidPrice}
+		}
+		return r.Value, r.Timestamp, nil
+	}
+	s := newSampler(&tail{
+		gatherer: &gatherer{o: o}, input: input, side: record.Market, facts: &PartitionFacts{}, count: 12, budget: 1 << 30,
+		guess: newGuess(input.Placer, 12),
+	})
+	err := s.take([]record.Record{{Value: []byte("MSFT")}, {Key: []byte("a"), Value: []byte("MSFT")}, {Key: []byte("a")}, {Key: []byte("a")}, {Key: []byte("a")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := s.done()
+	if diff := cmp.Diff([]hot.Key{{Name: "MSFT", Count: 2}}, got.Keys); diff != "" || got.Keyless != 3 {
+		t.Errorf("%d without a symbol; -want +got:\n%s", got.Keyless, diff)
+	}
+}
