@@ -208,16 +208,19 @@ func (s *Server) authorized(next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		want, before, err := s.o.Token.both()
+		want, before, err := s.o.Token.all()
 		if err != nil {
 			s.faults.Warn("token", "the peers' token cannot be read, their requests are refused", zap.Error(err))
 			http.Error(w, "no token can be checked now", http.StatusServiceUnavailable)
 			return
 		}
 		header := r.Header.Get("Authorization")
-		// Both are compared, whatever comes of the first.
-		ok, old := sameToken(header, want), sameToken(header, before)
-		if !ok && !old {
+		ok := sameToken(header, want)
+		for _, old := range before { // all are compared, whatever comes of the first
+			same := sameToken(header, old)
+			ok = ok || same
+		}
+		if !ok {
 			s.faults.Warn("unauthorized", "a request without the peers' token was refused", zap.String("from", r.RemoteAddr))
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "peer.token is not the one expected here", http.StatusUnauthorized)

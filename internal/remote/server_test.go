@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -381,6 +382,16 @@ func TestTokenRotates(t *testing.T) {
 	found("who answers knows the next one first")
 	asks.text.Store("three")
 	found("both know that")
+	for _, text := range []string{"f", "fo", "fou", "four"} { // written in place, and read meanwhile
+		asks.text.Store(text)
+		found("who asks has read " + text)
+	}
+	answers.text.Store("four")
+	found("both know the fourth")
+	for _, text := range []string{"five", "six", "seven"} {
+		answers.text.Store(text)
+		found("who answers has read " + text)
+	}
 }
 
 // Whom a pod lets in after its token has changed, and what it shows.
@@ -412,7 +423,16 @@ func TestPreviousTokenCountsForAWhile(t *testing.T) {
 	tokens.text.Store("three")
 	knocks("changed again", map[string]int{"three": in, "two": in, "one": out})
 	tokens.text.Store("four")
-	knocks("and at once again", map[string]int{"four": in, "three": in, "two": out, "one": out})
+	knocks("and at once again", map[string]int{"four": in, "three": in, "two": in, "one": out})
+	tokens.pass(time.Second)
+	for _, part := range []string{"f", "fi", "fiv", "fiv.", "fiv.."} {
+		tokens.text.Store(part)
+		knocks("read half", map[string]int{part: in, "four": in, "two": in})
+	}
+	tokens.text.Store("five")
+	knocks("read whole", map[string]int{"five": in, "four": in, "two": in, "fiv..": out, "one": out})
+	tokens.pass(previousCounts)
+	knocks("in the end", map[string]int{"five": in, "fiv": out, "fi": out, "four": out, "two": out, "": out})
 }
 
 // One that nobody shows for hours is seen to change nevertheless.
@@ -434,11 +454,11 @@ func TestTokenIsWatched(t *testing.T) {
 		time.Sleep(time.Minute) // what cannot be read is no change
 		text.Store("two")
 		time.Sleep(time.Minute)
-		if now, before, err := tokens.both(); now != "two" || before != "one" || err != nil {
+		if now, before, err := tokens.all(); now != "two" || !slices.Equal(before, []string{"one"}) || err != nil {
 			t.Errorf("%q, before %q, %v", now, before, err)
 		}
 		time.Sleep(previousCounts)
-		if now, before, err := tokens.both(); now != "two" || before != "" || err != nil {
+		if now, before, err := tokens.all(); now != "two" || len(before) != 0 || err != nil {
 			t.Errorf("%q, before %q, %v", now, before, err)
 		}
 	})

@@ -3,25 +3,30 @@ package remote
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
 
 const (
-	// previousCounts is for how long the token of before is taken, and shown
+	// previousCounts is for how long a token of before is taken, and shown
 	// where the new one is refused, once a change has been seen. A mounted
 	// secret changes in each pod at another time: a kubelet looks once a minute,
 	// and what it looks at may be a minute old.
 	previousCounts = 5 * time.Minute
+	// mostPrevious bounds the tokens of before: a file that is written in place may
+	// be read half, which counts as a token, and one may rotate again before all
+	// pods have seen the last.
+	mostPrevious = 4
 	// watchEvery is how often somebody looks whether the token has changed, who
 	// else may ask for it once a day.
 	watchEvery = 10 * time.Second
 )
 
-// Tokens is the bearer token as it is now, and for a while the one that was
+// Tokens is the bearer token as it is now, and for a while those that were
 // before it, so that pods that see a new one at different times understand each
-// other in between: who asks shows the token of before where the new one is
-// refused, who answers takes both. It remembers nothing beyond the process: a
+// other in between: who asks shows a token of before where the new one is
+// refused, who answers takes them all. It remembers nothing beyond the process: a
 // pod that starts knows the token that it finds. Any goroutine may use it.
 type Tokens struct {
 	read func() (string, error)
@@ -29,8 +34,15 @@ type Tokens struct {
 
 	mu      sync.Mutex
 	current string
-	before  string
-	changed time.Time // when current took before's place
+	since   time.Time // when current was first read
+	before  []former  // the latest first, at most mostPrevious
+}
+
+// former is a token that was replaced.
+type former struct {
+	token string
+	until time.Time     // from then on it does not count
+	stood time.Duration // for how long it was the current one
 }
 
 // NewTokens returns the tokens that read tells. It is called for each request,
@@ -45,7 +57,7 @@ func (t *Tokens) Watch(ctx context.Context) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
-		_, _, _ = t.both() // whoever makes a request hears of the error
+		_, _, _ = t.all() // whoever makes a request hears of the error
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -54,21 +66,44 @@ func (t *Tokens) Watch(ctx context.Context) {
 	}
 }
 
-// both returns the token as it is now, and the one of before while it counts, ""
-// then.
-func (t *Tokens) both() (now, before string, err error) {
+// all returns the token as it is now, and those of before that count, the latest
+// first.
+func (t *Tokens) all() (now string, before []string, err error) {
 	t.mu.Lock() // while it reads as well: an older answer must not come later
 	defer t.mu.Unlock()
 	token, err := t.read()
 	if err != nil {
-		return "", "", fmt.Errorf("reading peer.token: %w", err)
+		return "", nil, fmt.Errorf("reading peer.token: %w", err)
 	}
 	at := t.now()
 	if token != t.current {
-		t.current, t.before, t.changed = token, t.current, at
+		t.replace(token, at)
 	}
-	if at.Sub(t.changed) >= previousCounts {
-		t.before = ""
+	t.before = slices.DeleteFunc(t.before, func(f former) bool { return !at.Before(f.until) })
+	for _, f := range t.before {
+		before = append(before, f.token)
 	}
-	return t.current, t.before, nil
+	return t.current, before, nil
+}
+
+// replace takes a new token. Where there are too many of before, the one that
+// stood for the shortest goes: what was read half stood for no time, and what
+// other pods still have for long.
+func (t *Tokens) replace(token string, at time.Time) {
+	was := former{t.current, at.Add(previousCounts), at.Sub(t.since)}
+	t.current, t.since = token, at
+	t.before = slices.DeleteFunc(t.before, func(f former) bool { return f.token == token || !at.Before(f.until) })
+	if was.token == "" {
+		return
+	}
+	t.before = slices.Insert(t.before, 0, was)
+	if len(t.before) > mostPrevious {
+		least := 0
+		for i := range t.before {
+			if t.before[i].stood < t.before[least].stood {
+				least = i
+			}
+		}
+		t.before = slices.Delete(t.before, least, least+1)
+	}
 }

@@ -202,22 +202,26 @@ func (l *limited) take(r io.Reader, most int) (int64, error) {
 
 // copy sends one request and copies its answer to w, as far as w takes it. A pod
 // that refuses the token may not have seen yet that it has changed, and is shown
-// the one of before.
+// those of before.
 func (t *transport) copy(ctx context.Context, method, address, path string, body []byte, w io.Writer) error {
 	u, err := t.url(address, path)
 	if err != nil {
 		return fmt.Errorf("address %q: %w", address, err)
 	}
-	var token, before string
+	var token string
+	var before []string
 	if t.token != nil {
-		if token, before, err = t.token.both(); err != nil {
+		if token, before, err = t.token.all(); err != nil {
 			return err
 		}
 	}
 	err = t.send(ctx, method, u, token, body, w)
-	var refused statusError
-	if before != "" && errors.As(err, &refused) && refused.code == http.StatusUnauthorized {
-		return t.send(ctx, method, u, before, body, w)
+	for _, old := range before { // a few at most
+		var refused statusError
+		if !errors.As(err, &refused) || refused.code != http.StatusUnauthorized {
+			return err
+		}
+		err = t.send(ctx, method, u, old, body, w)
 	}
 	return err
 }
