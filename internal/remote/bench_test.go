@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -78,4 +79,11 @@ func BenchmarkEveryOwner(b *testing.B) {
 			b.ReportMetric(float64(heapBytes()-before)/float64(b.N), "held-B/op")
 		})
 	}
+}
+
+func heapBytes() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }

@@ -3,7 +3,6 @@ package remote
 import (
 	"fmt"
 	"maps"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -116,23 +115,19 @@ func (p *pair) many(t testing.TB, n int) (outcomes func() map[task.Outcome]int) 
 	}
 }
 
-func heapBytes() int {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
-}
-
 // What many questions for every owner hold is bounded while an owner cannot answer:
 // one appointment each, and a leg for a bounded number of partitions. They are all
 // answered once it can.
 func TestWaitingForAnOwnerOfManyPartitions(t *testing.T) {
 	const questions, parts, room = 300, 60, 2000
-	for name, away := range map[string]func(*pair){
-		"moving":    func(p *pair) { p.asker.dir = directory(5, nil, make([]string, parts)...) },
-		"unknown":   func(p *pair) { p.asker.dir = nil },
-		"restoring": func(p *pair) { p.setOwner(func(tab *table) { tab.state = task.Restoring }) },
-		"silent":    func(p *pair) { p.owner.change(func() { p.owner.gate = make(chan struct{}) }) },
+	for name, c := range map[string]struct {
+		away  func(*pair)
+		asked bool // somebody is, so that legs are seen to be under way
+	}{
+		"moving":    {func(p *pair) { p.asker.dir = directory(5, nil, make([]string, parts)...) }, false},
+		"unknown":   {func(p *pair) { p.asker.dir = nil }, false},
+		"restoring": {func(p *pair) { p.setOwner(func(tab *table) { tab.state = task.Restoring }) }, true},
+		"silent":    {func(p *pair) { p.owner.change(func() { p.owner.gate = make(chan struct{}) }) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, nil, func(o *ClientOptions) { o.Patience = 10 * patience })
@@ -144,26 +139,31 @@ func TestWaitingForAnOwnerOfManyPartitions(t *testing.T) {
 			}
 			there := directory(5, map[string]string{"b": p.server.Addr().String()}, owners...)
 			p.asker.dir, p.owner.dir = there, there
-			away(p)
+			c.away(p)
 			p.client.mu.Lock()
 			p.client.legRoom = room
 			p.client.mu.Unlock()
-			before := heapBytes()
 			outcomes := p.many(t, questions)
+			most := 0
+			held := func() {
+				p.client.mu.Lock()
+				defer p.client.mu.Unlock()
+				due, waiting, legs := len(p.client.due.items), len(p.client.spreads), p.client.legs
+				if legs > room || due > questions+room || waiting > questions {
+					t.Errorf("%d appointments, %d that wait for a round, %d legs", due, waiting, legs)
+				}
+				most = max(most, legs)
+			}
 			for range 5 { // whatever they wait for, all are due at once
 				p.client.DirectoryChanged()
-				time.Sleep(20 * time.Millisecond)
-				p.client.mu.Lock()
-				due, legs := len(p.client.due.items), p.client.legs
-				p.client.mu.Unlock()
-				if legs > room || due > questions+room {
-					t.Errorf("%d appointments, %d legs", due, legs)
-				}
+				held()
 			}
-			grown := heapBytes() - before
-			t.Logf("%d questions for %d partitions: %d KiB", questions, parts, grown>>10)
-			if grown > 3<<20 {
-				t.Errorf("they hold %d MiB", grown>>20)
+			if c.asked {
+				await(t, "a round under way", func() bool { held(); return most > 0 })
+			}
+			for range 5 {
+				p.client.DirectoryChanged()
+				held()
 			}
 			p.asker.change(func() { p.asker.dir = there })
 			p.setOwner(func(tab *table) { tab.state = task.Running })
