@@ -164,8 +164,7 @@ func strangers(t *testing.T, files *peerFiles, address string) {
 	if err != nil {
 		t.Fatalf("a peer is not let in: %v", err)
 	}
-	// Twice: for a while the token of before counts as well, the one before that
-	// does not.
+	// Twice: for a while those of before count as well, and no other ever.
 	files.write("token", []byte(midToken))
 	if status, _, err := files.knock(address, midToken, &ours); status != http.StatusBadRequest {
 		t.Fatalf("a peer with a new token: status %d, %v", status, err)
@@ -187,7 +186,8 @@ func strangers(t *testing.T, files *peerFiles, address string) {
 	}{
 		{"a peer with an empty request", nextToken, &ours, http.StatusBadRequest},
 		{"a peer with the token of before", midToken, &ours, http.StatusBadRequest},
-		{"a peer with the one before that", peerToken, &ours, http.StatusUnauthorized},
+		{"a peer with the one before that", peerToken, &ours, http.StatusBadRequest},
+		{"somebody with a certificate and a token that never was", wrongToken, &ours, http.StatusUnauthorized},
 		{"somebody with the token and no certificate", nextToken, nil, 0},
 		{"somebody with the token and a certificate of others", nextToken, &theirs, 0},
 	} {
