@@ -94,9 +94,6 @@ func (t *Task) Newest(symbol []byte) Answer {
 	return out
 }
 
-// noQuestion is an event time that no tick is behind of.
-const noQuestion = record.Millis(math.MaxInt64)
-
 // takeLookups adds questions to those that the merge looks at, which are in the
 // order of their event times.
 func (t *Task) takeLookups(questions []*lookup) {
@@ -106,17 +103,6 @@ func (t *Task) takeLookups(questions []*lookup) {
 	m := &t.merge
 	m.lookups = append(m.lookups, questions...)
 	slices.SortStableFunc(m.lookups, func(a, b *lookup) int { return cmp.Compare(a.q.At, b.q.At) })
-	m.soonest = m.lookups[0].q.At
-}
-
-// keepLookups notes which questions are left; answered is how many are not.
-func (t *Task) keepLookups(left []*lookup, answered int) {
-	m := &t.merge
-	m.lookups, m.soonest = left, noQuestion
-	if len(left) > 0 {
-		m.soonest = left[0].q.At
-	}
-	t.forgetLookups(answered)
 }
 
 // sweep is how often all questions are looked at while ticks come: those whose
@@ -156,10 +142,9 @@ func (t *Task) serveLookups() {
 			left = append(left, l)
 		}
 	}
-	answered := m.lookups[len(left):]
-	n := len(answered)
-	clear(answered)
-	t.keepLookups(left, n)
+	t.forgetLookups(len(m.lookups) - len(left))
+	clear(m.lookups[len(left):])
+	m.lookups = left
 }
 
 // servePassed answers the questions that the next tick is behind of. With many
@@ -182,8 +167,9 @@ func (t *Task) servePassed(b *batch) {
 		}
 		l.done(t.answer(l.q, caughtUp))
 	}
+	t.forgetLookups(n)
 	clear(m.lookups[:n])
-	t.keepLookups(m.lookups[n:], n)
+	m.lookups = m.lookups[n:]
 }
 
 // due reports whether a notification of the question's event time would be
@@ -259,7 +245,7 @@ func (t *Task) refuseLookups() {
 	for _, l := range append(t.merge.lookups, late...) {
 		l.done(Answer{Outcome: Moved})
 	}
-	t.merge.lookups, t.merge.soonest = nil, noQuestion
+	t.merge.lookups = nil
 }
 
 // forgetLookups makes room for n more.

@@ -40,7 +40,6 @@ type mergeState struct {
 	waiting waitList         // places with a clock, in the order of their deadlines
 	asks    []*place         // places that ask again later
 	lookups []*lookup        // other tasks' questions, by event time
-	soonest record.Millis    // that of the first; noQuestion: there is none
 	swept   record.Millis    // when all of them were looked at
 
 	until   record.Millis // when the merge wants to look again; 0 never
@@ -60,7 +59,6 @@ const (
 
 func (m *mergeState) init() {
 	m.pos = record.Offsets{-1, -1}
-	m.soonest = noQuestion
 	m.lines = make(map[string]*line)
 }
 
@@ -195,7 +193,7 @@ func (t *Task) stepOne() bool {
 	}
 	t.decodeTick(market)
 	t.decodeNote(note)
-	if !market.empty() && market.head.bad == nil && market.head.time > t.merge.soonest {
+	if asked := t.merge.lookups; len(asked) > 0 && !market.empty() && market.head.bad == nil && market.head.time > asked[0].q.At {
 		// A question is answered before this tick, as a notification of its time
 		// would be joined before it: once the tick is taken there may never be such
 		// a moment again, where ticks keep coming and join.max_idle is for the end
